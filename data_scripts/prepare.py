@@ -53,9 +53,11 @@ class OwnPairsArguments(TableArguments):
     label_max: float | None = option(None, "Highest possible graded label.")
     header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: found out.")
     label_column: list[str] | None = option(
-        None, "Name or position of the column of labels; of several, each file's is the first that it has; default: "
-        "label, score, ...", commas=True,
-    )  # fmt: skip
+        None,
+        "Name or position of the column of labels; of several, each file's is the first that it has; default: "
+        "label, score, ...",
+        commas=True,
+    )
     leave_out: list[str] | None = option(None, "Splits of the folder not to read.", SPLITS)
     on_conflict: str = option(
         "error", "Pairs with two different labels: stop, drop or keep them.", ("error", "drop", "keep")

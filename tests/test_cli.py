@@ -138,9 +138,16 @@ def test_a_list_is_separated_by_spaces(recipe):
 
 @pytest.mark.parametrize(
     ("flags", "packing"),
-    [([], True), (["--no_packing"], False), (["--packing", "false"], False), (["--packing"], True),
-     (["--no-packing"], False), (["--packing=no"], False), (["--packing", "OFF"], False)],
-)  # fmt: skip
+    [
+        ([], True),
+        (["--no_packing"], False),
+        (["--packing", "false"], False),
+        (["--packing"], True),
+        (["--no-packing"], False),
+        (["--packing=no"], False),
+        (["--packing", "OFF"], False),
+    ],
+)
 def test_a_switch_has_every_spelling(flags, packing):
     """Fails if `--packing false` packs, or the switch cannot be turned off in one word."""
     assert parse(["--corpus", "a", *flags], Arguments)[0].packing is packing

@@ -82,4 +82,5 @@ def test_scores_are_read_back(tmp_path):
     kept = read_scores(tmp_path / "s.npz")
     assert kept.keys() == scores.keys()
     assert {k: v.tolist() for k, v in kept["lcqmc"]["test"].items()} == {
-        k: v.tolist() for k, v in scores["lcqmc"]["test"].items()}  # fmt: skip
+        k: v.tolist() for k, v in scores["lcqmc"]["test"].items()
+    }

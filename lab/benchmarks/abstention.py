@@ -38,8 +38,15 @@ def measure(encoder, name: str) -> list[dict]:
 
 def abstention_table(result: dict) -> str:
     """Promised and reached precision by corpus; the levels that no rule reaches are named below."""
-    header = ["corpus", "promised", "bound", "answered, validation", "precision, test", "answered, test",
-              "wrongly answered, test"]  # fmt: skip
+    header = [
+        "corpus",
+        "promised",
+        "bound",
+        "answered, validation",
+        "precision, test",
+        "answered, test",
+        "wrongly answered, test",
+    ]
     rows: list[list[Cell]] = []
     for row in result["rows"]:
         if "bound" in row:

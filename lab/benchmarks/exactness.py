@@ -61,9 +61,19 @@ def trainer_of(corpus: str, pairs: int, tower: str, lora: bool, batch: int, furt
         encoder = CrossEncoder.from_pretrained("mini", num_labels=1, **options)
     folder = tempfile.mkdtemp()
     args = PairTrainingArguments(
-        output_dir=folder, per_device_train_batch_size=batch, num_train_epochs=1, max_grad_norm=0.0, use_cpu=True,
-        eval_strategy="no", save_strategy="no", disable_tqdm=True, logging_steps=1, optim="sgd", seed=1, **further,
-    )  # fmt: skip
+        output_dir=folder,
+        per_device_train_batch_size=batch,
+        num_train_epochs=1,
+        max_grad_norm=0.0,
+        use_cpu=True,
+        eval_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=1,
+        optim="sgd",
+        seed=1,
+        **further,
+    )
     adapter = LoraConfig(r=8, lora_alpha=16) if lora else None
     return PairTrainer(encoder, args, train_dataset=rows, labels=load_corpus(corpus).manifest, peft_config=adapter)
 

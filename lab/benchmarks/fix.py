@@ -31,8 +31,16 @@ FOLDER = Path("runs/fix")
 PAIRS, SENTENCES, EACH = 5000, 4500, 180
 CONTROL = "6 epochs"
 ARMS = {"3 epochs": ((), 3), CONTROL: ((), 6), "fix": (("fix",), 3), "fix of chosen sentences": (("chosen",), 3)}
-FLAGS = {"bf16": True, "limit_train": PAIRS, "limit_validation": 2000, "limit_seed": 42, "skip_test": True,
-         "retrieval": False, "eval_corpora": ["lcqmc"], "use_cpu": True}  # fmt: skip
+FLAGS = {
+    "bf16": True,
+    "limit_train": PAIRS,
+    "limit_validation": 2000,
+    "limit_seed": 42,
+    "skip_test": True,
+    "retrieval": False,
+    "eval_corpora": ["lcqmc"],
+    "use_cpu": True,
+}
 TESTS = {"lcqmc": "LCQMC test", "stsb": "STS-B test"}
 
 
@@ -61,8 +69,10 @@ def prepare() -> dict[str, dict[str, int]]:
         file.write_text("\n".join(sentences) + "\n", encoding="utf-8")
         if not (FOLDER / name).is_dir():
             write_contrasts(FOLDER / name, sentences, [str(file)], seed=42)
-    return {name: {kind: sum(changed(text, kind, random.Random(0)) is not None for text in sentences)
-                   for kind in CHANGES} for name, sentences in texts.items()}  # fmt: skip
+    return {
+        name: {kind: sum(changed(text, kind, random.Random(0)) is not None for text in sentences) for kind in CHANGES}
+        for name, sentences in texts.items()
+    }
 
 
 def by_name() -> dict[str, list]:

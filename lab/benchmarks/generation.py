@@ -66,8 +66,11 @@ def measure(model: str, texts: list[str], sampling: Sampling, rounds: int) -> di
         seconds["theirs"].append(time.perf_counter() - start)
     lengths = [len(target) for group in written["ours"] for target in group]
     # Not all: where the nucleus is wide, rounding decides between neighbours. The logits are compared in the tests.
-    same = [a == b for ours, theirs in zip(written["ours"], written["theirs"], strict=True)
-            for a, b in zip(ours, theirs, strict=False)]  # fmt: skip
+    same = [
+        a == b
+        for ours, theirs in zip(written["ours"], written["theirs"], strict=True)
+        for a, b in zip(ours, theirs, strict=False)
+    ]
     return {
         "model": model,
         "layers": student.backbone.config.num_hidden_layers,

@@ -83,9 +83,12 @@ def measure(command: str, folder: str) -> dict[str, float]:
     job, *flags = command.split()
     module = "cosent.data_scripts.prepare" if job == "prepare" else f"cosent.jobs.{job}"
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *flags], cwd=folder, env=os.environ | caches | alone,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", module, *flags],
+        cwd=folder,
+        env=os.environ | caches | alone,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"cosent {command} failed.")

@@ -58,8 +58,8 @@ def wrong(rows: list[dict[str, Any]], seeds: int | None, family: str | None) -> 
     for _ in range(REPETITIONS):
         drawn = [draw(row, seeds or row["seeds"], rng) | {"family": family} for row in rows]
         add_verdicts(drawn)
-        counts.append(sum(row["verdict"] in ((AGREES,) if row["expected"] == "equal" else (AGREES, DISAGREES))
-                          for row in drawn))  # fmt: skip
+        wrong = [(AGREES,) if row["expected"] == "equal" else (AGREES, DISAGREES) for row in drawn]
+        counts.append(sum(row["verdict"] in verdicts for row, verdicts in zip(drawn, wrong, strict=True)))
     return counts
 
 

@@ -78,8 +78,12 @@ def by_spearman(first: list[Result], second: list[Result], claim: Claim) -> dict
     found, shares = [], {"the score": own / other}
     for place, name in enumerate(bases, 2 * count):
         shares[f"the gain over {name}"] = (own - each[place]) / (other - each[place])
-        gaps, resampled = (np.atleast_2d(values)[:, :count] - share * np.atleast_2d(values)[:, count : 2 * count]
-                           - (1 - share) * np.atleast_2d(values)[:, [place]] for values in (each, drawn))  # fmt: skip
+        gaps, resampled = (
+            np.atleast_2d(values)[:, :count]
+            - share * np.atleast_2d(values)[:, count : 2 * count]
+            - (1 - share) * np.atleast_2d(values)[:, [place]]
+            for values in (each, drawn)
+        )
         found.append(difference(gaps[0], resampled, independent(groups)))
     signs = {one.mean > 0 for one in found}
     worst = max(found, key=lambda one: one.p_value()) if len(signs) == 1 else min(found, key=lambda one: abs(one.mean))
@@ -180,9 +184,8 @@ def of_result(claim: Claim, file: Path) -> dict[str, Any]:
     value is compared with every run of the other.
     """
     result = json.loads(file.read_text(encoding="utf-8"))
-    rows = [next(row for row in result["rows"]
-                 if row["name"].startswith(name) and row.get("corpus", claim["corpus"]) == claim["corpus"])
-            for name in claim["compared"]]  # fmt: skip
+    of_corpus = [row for row in result["rows"] if row.get("corpus", claim["corpus"]) == claim["corpus"]]
+    rows = [next(row for row in of_corpus if row["name"].startswith(name)) for name in claim["compared"]]
     about = {"setting": rows[0].get("setting") or result["setting"], "differs": ["encoder"]}
     if "difference" in rows[0]:
         mean, low, high = (100 * value for value in rows[0]["difference"])
@@ -256,8 +259,9 @@ def untrained(run: Result) -> Result:
     scores = {c: named | {"after": named["before"]} for c, named in run.scores.items() if "before" in named}
     queries = {
         c: replace(metrics, moments={"after": metrics.moments["before"]})
-        for c, metrics in run.queries.items() if "before" in metrics.moments
-    }  # fmt: skip
+        for c, metrics in run.queries.items()
+        if "before" in metrics.moments
+    }
     return replace(run, after=run.before, scores=scores, queries=queries)
 
 

@@ -32,8 +32,11 @@ def items(phenomenon: str, count: int, seed: int) -> list[Item]:
     """Different items of a phenomenon, as many of each template as can be; fewer than `count` if there are no more."""
     rng = random.Random(f"{phenomenon} {seed}")
     own = phenomenon in grammar()["templates"]
-    named = [(name, number) for name in ([phenomenon] if own else CHANGES)
-             for number in range(len(grammar()["templates"][name]))]  # fmt: skip
+    named = [
+        (name, number)
+        for name in ([phenomenon] if own else CHANGES)
+        for number in range(len(grammar()["templates"][name]))
+    ]
     rng.shuffle(named)
     found: dict[tuple[str, str], Item] = {}  # by anchor and change: another wording makes no other item
     for turn in range(TRIES * count):

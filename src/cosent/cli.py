@@ -164,8 +164,10 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipe
             status = job(*arguments)
         except KeyboardInterrupt:
             if "resume_from_checkpoint" in parser.flags:
-                print("\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
-                      file=sys.stderr)  # fmt: skip
+                print(
+                    "\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
+                    file=sys.stderr,
+                )
             raise
     if status:
         sys.exit(status)
@@ -303,11 +305,14 @@ class Parser(argparse.ArgumentParser):
         recipes: bool = True,
     ):
         self.flags = flags_of(*argument_classes)
-        names = "".join(f" {f.name.upper()}{' ...' * f.is_list}" for f in self.flags.values() if
-                        f.metadata.get("positional"))  # fmt: skip
+        names = "".join(
+            f" {f.name.upper()}{' ...' if f.is_list else ''}"
+            for f in self.flags.values()
+            if f.metadata.get("positional")
+        )
         super().__init__(
             prog=program,
-            usage=f"{program}{' [--config RECIPE]' * recipes} [--flag value ...]{names}",
+            usage=f"{program}{' [--config RECIPE]' if recipes else ''} [--flag value ...]{names}",
             description=description,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
             allow_abbrev=False,
@@ -387,7 +392,7 @@ def add_flag(group, flag: Flag) -> None:
     negated = flag.kind is bool and default is not False
     if default not in (None, "", []) and help_text != HIDDEN:
         words = " ".join(map(str, default)) if flag.is_list else str(default).lower() if negated else str(default)
-        help_text += f" (default: {words}{f'; off: --no_{flag.name}' * negated})".replace("%", "%%")
+        help_text += f" (default: {words}{f'; off: --no_{flag.name}' if negated else ''})".replace("%", "%%")
     kind: Callable[[str], Any] = boolean if flag.kind is bool else flag.kind
     if flag.is_list and kind is str and not metadata.get("commas"):
         kind = without_commas

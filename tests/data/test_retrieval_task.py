@@ -48,8 +48,12 @@ def test_scores_of_a_reranker_train_in_their_order(prepared, train):
     rows = scored(40)
     folder = prepared(rows, "--validation_share", "0.2")
     corpus = load_corpus(str(folder))
-    given = {(row["query"], text): score for row in rows for side in ("pos", "neg")
-             for text, score in zip(row[side], row[f"{side}_scores"], strict=True)}  # fmt: skip
+    given = {
+        (row["query"], text): score
+        for row in rows
+        for side in ("pos", "neg")
+        for text, score in zip(row[side], row[f"{side}_scores"], strict=True)
+    }
     pairs = corpus.split("train")
     labels = np.array([given[pair] for pair in zip(pairs["sentence1"][:], pairs["sentence2"][:], strict=True)])
     assert len(labels) == 96 and labels.min() < 0 and labels.max() > 1

@@ -55,8 +55,10 @@ def test_pairs_are_never_judged_by_a_map_that_has_seen_them():
     """Fails if the contest is held on the fitted pairs, where isotonic wins even on labels that are pure chance."""
     scores, labels = drawn(400, logistic)
     labels = np.random.default_rng(2).permutation(labels)
-    seen = {fit.__name__: probability_metrics(fit(scores, labels).probabilities(scores), labels)["log_loss"]
-            for fit in (fit_isotonic, fit_platt)}  # fmt: skip
+    seen = {
+        fit.__name__: probability_metrics(fit(scores, labels).probabilities(scores), labels)["log_loss"]
+        for fit in (fit_isotonic, fit_platt)
+    }
     assert seen["fit_isotonic"] < seen["fit_platt"]
     calibration = fit_calibration(scores, labels)
     assert calibration.method == "platt" and calibration.log_loss["isotonic"] > seen["fit_isotonic"]

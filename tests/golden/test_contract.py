@@ -93,8 +93,8 @@ def bge(folder: Path) -> Path:
     set_seed(0)
     BertModel(BertConfig(vocab_size=len(tokenizer()), **TINY), add_pooling_layer=False).save_pretrained(folder)
     tokenizer(model_max_length=64).save_pretrained(folder)
-    write(folder, "modules.json", [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"),
-                                   module(2, "Normalize", "2_Normalize")])  # fmt: skip
+    modules = [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"), module(2, "Normalize", "2_Normalize")]
+    write(folder, "modules.json", modules)
     write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode_cls_token": True})
     write(folder, "sentence_bert_config.json", {"max_seq_length": 48, "do_lower_case": False})
     (folder / "2_Normalize").mkdir()
@@ -106,13 +106,13 @@ def gte(folder: Path) -> Path:
     set_seed(1)
     BertModel(BertConfig(vocab_size=len(tokenizer()), **TINY), add_pooling_layer=False).save_pretrained(folder)
     tokenizer(model_max_length=64).save_pretrained(folder)
-    write(folder, "modules.json", [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"),
-                                   module(2, "Dense", "2_Dense")])  # fmt: skip
+    modules = [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"), module(2, "Dense", "2_Dense")]
+    write(folder, "modules.json", modules)
     write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
     dense = {"in_features": 32, "out_features": 24, "bias": True}
     write(folder, "2_Dense/config.json", dense | {"activation_function": "torch.nn.modules.activation.Tanh"})
-    torch.save({"linear.weight": torch.randn(24, 32) / 5, "linear.bias": torch.randn(24) / 5},
-               folder / "2_Dense/pytorch_model.bin")  # fmt: skip
+    weights = {"linear.weight": torch.randn(24, 32) / 5, "linear.bias": torch.randn(24) / 5}
+    torch.save(weights, folder / "2_Dense/pytorch_model.bin")
     return folder
 
 
@@ -122,8 +122,8 @@ def qwen3(folder: Path) -> Path:
     config = Qwen3Config(vocab_size=len(tokenizer()), num_key_value_heads=2, head_dim=16, **TINY)
     Qwen3Model(config).save_pretrained(folder)
     tokenizer(model_max_length=64, padding_side="left").save_pretrained(folder)
-    write(folder, "modules.json", [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"),
-                                   module(2, "Normalize", "2_Normalize")])  # fmt: skip
+    modules = [module(0, "Transformer"), module(1, "Pooling", "1_Pooling"), module(2, "Normalize", "2_Normalize")]
+    write(folder, "modules.json", modules)
     pooling = {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True, "include_prompt": True}
     write(folder, "1_Pooling/config.json", pooling)
     write(folder, "config_sentence_transformers.json", {"prompts": {"query": "查询：", "document": ""}})

@@ -117,11 +117,12 @@ def test_hard_negatives_are_columns():
     rows = torch.cat((triples[:, :2], triples[:, ::2]))
     labels, number = torch.tensor([1.0] * 8 + [0.0] * 8), torch.arange(8)
     groups = torch.cat((torch.stack((number, number), 1), torch.stack((number, number + 8), 1)))
-    backwards = sum(
-        math.log(1 + sum(math.exp(20 * (cosine(a, p) - cosine(triples[i, 0], p)))
-                         for j, a in enumerate([*triples[:, 0], *triples[:, 0]]) if j % 8 != i))
-        for i, p in enumerate(triples[:, 1])
-    ) / 8  # fmt: skip
+
+    def of_positive(i, p):
+        others = [a for j, a in enumerate([*triples[:, 0], *triples[:, 0]]) if j % 8 != i]
+        return math.log(1 + sum(math.exp(20 * (cosine(a, p) - cosine(triples[i, 0], p))) for a in others))
+
+    backwards = sum(of_positive(i, p) for i, p in enumerate(triples[:, 1])) / 8
     assert infonce_loss(rows, labels, groups).item() == pytest.approx((forwards + backwards) / 2, rel=1e-6)
 
 

@@ -77,8 +77,11 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
     """Fails if a corpus is answered with the map of another, or STS-B gets a probability."""
     turned = {split: [(a, b, 1 - y) for a, b, y in part] for split, part in splits.items()}
     graded = {split: [(a, b, 5 * y) for a, b, y in part] for split, part in splits.items()}
-    corpora = (make_corpus(splits, name="one"), make_corpus(turned, name="two"),
-               make_corpus(graded, "graded", 5.0, name="stsb"))  # fmt: skip
+    corpora = (
+        make_corpus(splits, name="one"),
+        make_corpus(turned, name="two"),
+        make_corpus(graded, "graded", 5.0, name="stsb"),
+    )
     folder = train(corpora)
     rules = decision_rules(folder)
     assert list(rules) == ["one", "two", "all"] and rules["one"].calibration != rules["two"].calibration

@@ -111,13 +111,18 @@ def test_what_is_not_a_sentence_or_a_pair_is_named(encoder, cross):
     """Fails if NaN from a table is encoded as the word nan, a string by characters, or a set in any order; or arrays
     and columns of tables, which are no lists, are refused."""
     for sentences, message in (
-        (["好", None], "None .* position 1"), (3, "int"), ({"好", "坏"}, "set"),
-    ):  # fmt: skip
+        (["好", None], "None .* position 1"),
+        (3, "int"),
+        ({"好", "坏"}, "set"),
+    ):
         with pytest.raises(InputError, match=message):
             encoder.encode(sentences)
     for first, second, message in (
-        ("好", ["坏"], "str and list"), (None, None, "None"), ("好", "", "and ''"), (["好"], ["好"] * 2, "1 and 2"),
-    ):  # fmt: skip
+        ("好", ["坏"], "str and list"),
+        (None, None, "None"),
+        ("好", "", "and ''"),
+        (["好"], ["好"] * 2, "1 and 2"),
+    ):
         for model in (encoder, cross):
             with pytest.raises(InputError, match=message):
                 model.similarity(first, second)

@@ -128,8 +128,14 @@ def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
         Thread(target=server.serve_forever, daemon=True).start()
         settings = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
         settings["HF_HOME"] = str(tmp_path / "home")
-        done = subprocess.run([sys.executable, "-c", RESOLVE, *names, "mini-roforner"], env=os.environ | settings,
-                              cwd=tmp_path, capture_output=True, text=True, check=True)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", RESOLVE, *names, "mini-roforner"],
+            env=os.environ | settings,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         server.shutdown()
     *found, none, misspelt, folder, no_id, again = done.stdout.splitlines()
     assert found == names[:4]

@@ -109,10 +109,10 @@ def test_one_folder_for_everyone(student, tiny_student, tmp_path, pooling):
     torch.testing.assert_close(theirs, vectors, atol=2e-6, rtol=0)
     bi_encoder = SentenceEncoder.from_pretrained(str(tmp_path))
     assert torch.equal(torch.from_numpy(bi_encoder.encode(SENTENCES)), vectors)
-    assert torch.equal(AutoModel.from_pretrained(tmp_path).state_dict()["encoder.layer.1.output.dense.bias"],
-                       weights["backbone.encoder.layer.1.output.dense.bias"])  # fmt: skip
-    assert torch.equal(AutoModelForMaskedLM.from_pretrained(tmp_path).cls.predictions.bias,
-                       weights["head.predictions.bias"])  # fmt: skip
+    name = "encoder.layer.1.output.dense.bias"
+    assert torch.equal(AutoModel.from_pretrained(tmp_path).state_dict()[name], weights[f"backbone.{name}"])
+    head = AutoModelForMaskedLM.from_pretrained(tmp_path).cls.predictions
+    assert torch.equal(head.bias, weights["head.predictions.bias"])
 
 
 @pytest.fixture
@@ -193,8 +193,8 @@ def test_a_smaller_student_out_of_a_larger_one(tiny_student):
     keep_layers(student.backbone, 1)
     assert len(student.backbone.encoder.layer) == student.backbone.config.num_hidden_layers == 1
     name = "output.dense.weight"
-    assert torch.equal(student.backbone.encoder.layer[0].state_dict()[name],
-                       whole.backbone.encoder.layer[0].state_dict()[name])  # fmt: skip
+    first, expected = (one.backbone.encoder.layer[0].state_dict()[name] for one in (student, whole))
+    assert torch.equal(first, expected)
     assert len(student.similar_sentences(["好"], num_samples=2, max_length=4)) == 1
     with pytest.raises(InputError, match="--student_layers 3.* 2 layers"):
         keep_layers(whole.backbone, 3)

@@ -198,8 +198,11 @@ def test_recipes_know_the_size_of_their_model():
 def test_a_recipe_announces_its_memory(path):
     """Fails if the figures in a header are not those of its settings any more."""
     parts = {name: size / 1e9 for name, size in estimate(LOADED[path]).items()}
-    said = re.search(r"with (\d+) GB: ([\d.]+) GB estimated .*weights ([\d.]+), gradients and optimizer ([\d.]+), "
-                     r"activations ([\d.]+)", header(path))  # fmt: skip
+    said = re.search(
+        r"with (\d+) GB: ([\d.]+) GB estimated .*weights ([\d.]+), gradients and optimizer ([\d.]+), "
+        r"activations ([\d.]+)",
+        header(path),
+    )
     device, *figures = map(float, said.groups())
     computed = [sum(parts.values()), parts["weights"], parts["gradients and optimizer"], parts["activations"]]
     assert figures == pytest.approx(computed, abs=0.06)

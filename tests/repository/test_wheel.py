@@ -40,15 +40,18 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
-    rows = [f"第{number}句怎么还款\t第{number}句如何{verb}款\t{label}\n" for number in range(30)
-            for verb, label in (("还", 1), ("借", 0))]  # fmt: skip
+    rows = [
+        f"第{number}句怎么还款\t第{number}句如何{verb}款\t{label}\n"
+        for number in range(30)
+        for verb, label in (("还", 1), ("借", 0))
+    ]
     (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
     shares = ["--validation_share", "0.2", "--test_share", "0.2"]
     assert "cosent train --config cosent_in_batch_mini --corpus faq" in cosent(
         "prepare", "faq", "--source", "faq.tsv", "--label_kind", "binary", *shares
     )
-    cosent("train", "--config", "cosent_mini", "--corpus", "faq", "--output_dir", "runs/faq", "--max_steps", "1",
-           "--use_cpu", "true")  # fmt: skip
+    flags = "--config cosent_mini --corpus faq --output_dir runs/faq --max_steps 1 --use_cpu true"
+    cosent("train", *flags.split())
     assert "怎么还款" in cosent("similarity", "--model", "runs/faq", "怎么还款", "如何还款")
     cosent("study", "--help")
 

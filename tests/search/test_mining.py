@@ -53,8 +53,11 @@ def test_the_same_neighbours_as_sentence_transformers(pool, tiny_bi, monkeypatch
         assert len(ours) == len(first) > 5
         assert ours == by_sentence_transformers(str(tiny_bi), pool, ranks), ranks
         margin = ranks.relative_margin if ranks.margin is None else ranks.margin
-        for value, reason in ((margin, "within the margin"), (ranks.max_score, "above the highest cosine"),
-                              (ranks.min_score, "below the lowest cosine")):  # fmt: skip
+        for value, reason in (
+            (margin, "within the margin"),
+            (ranks.max_score, "above the highest cosine"),
+            (ranks.min_score, "below the lowest cosine"),
+        ):
             assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
 
 

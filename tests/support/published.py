@@ -31,10 +31,18 @@ def qwen3_embedding(folder: Path) -> str:
 
     Its architecture is called a CausalLM, its weights are those of the bare model, and its config has no padding token.
     """
-    save_tokenizer(byte_level([END, "<|im_start|>", TURN], f"$A:0 {END}:0", f"$A:0 {END}:0 $B:1 {END}:1"), folder,
-                   tokenizer_class="Qwen2Tokenizer", eos_token=TURN, pad_token=END, unk_token=None, bos_token=None,
-                   additional_special_tokens=["<|im_start|>", TURN], padding_side="left",
-                   model_max_length=131072)  # fmt: skip
+    save_tokenizer(
+        byte_level([END, "<|im_start|>", TURN], f"$A:0 {END}:0", f"$A:0 {END}:0 $B:1 {END}:1"),
+        folder,
+        tokenizer_class="Qwen2Tokenizer",
+        eos_token=TURN,
+        pad_token=END,
+        unk_token=None,
+        bos_token=None,
+        additional_special_tokens=["<|im_start|>", TURN],
+        padding_side="left",
+        model_max_length=131072,
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     end = tokenizer.convert_tokens_to_ids(END)
     config = Qwen3Config(
@@ -42,9 +50,9 @@ def qwen3_embedding(folder: Path) -> str:
     )
     save(Qwen3Model(config).bfloat16(), folder, architectures=["Qwen3ForCausalLM"], torch_dtype="bfloat16")
     prompts = {"query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"}
-    write(folder, "config_sentence_transformers.json", {
-        "prompts": prompts | {"document": ""}, "default_prompt_name": None, "similarity_fn_name": "cosine",
-    })  # fmt: skip
+    prompts["document"] = ""
+    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    write(folder, "config_sentence_transformers.json", settings)
     describe_pooling(folder, "lasttoken")
     return str(folder)
 
@@ -104,8 +112,8 @@ def save(model: PreTrainedModel, folder: Path, **config) -> None:
             if weight.ndim > 1:
                 weight.normal_(std=0.15, generator=generator)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: w.contiguous() for name, w in model.state_dict().items()}, folder / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
+    weights = {name: weight.contiguous() for name, weight in model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.architectures = [type(model).__name__]
     write(folder, "config.json", model.config.to_dict() | config)
 

@@ -17,8 +17,19 @@ from scipy import stats
 from cosent.evaluation.similarity import overlaps
 
 # What changes the meaning, and what does not.
-CHANGES = ("negation", "antonym", "number", "unit", "date", "model", "place", "direction", "roles", "degree",
-           "quantifier")  # fmt: skip
+CHANGES = (
+    "negation",
+    "antonym",
+    "number",
+    "unit",
+    "date",
+    "model",
+    "place",
+    "direction",
+    "roles",
+    "degree",
+    "quantifier",
+)
 VARIANTS = ("punctuation", "typo", "homophone", "traditional", "adverb_order", "synonym")
 PHENOMENA = CHANGES + VARIANTS
 ITEMS = Path(__file__).with_name("phenomena.tsv.gz")

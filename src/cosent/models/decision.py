@@ -12,8 +12,10 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
     record = read_record(model)
     if record is None:
         return {}
-    return {name: DecisionRule(name, record.thresholds[name], calibration, record.prompts)
-            for name, calibration in record.calibrations.items()}  # fmt: skip
+    return {
+        name: DecisionRule(name, record.thresholds[name], calibration, record.prompts)
+        for name, calibration in record.calibrations.items()
+    }
 
 
 def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) -> DecisionRule | None:

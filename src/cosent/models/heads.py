@@ -77,8 +77,9 @@ def _leave_autocast(head: nn.Module, inputs: tuple) -> tuple:
     context = torch.autocast(weight.device.type, enabled=False)
     context.__enter__()
     vars(_local).setdefault("entered", []).append(context)
-    return tuple(value.to(weight.dtype) if torch.is_tensor(value) and value.is_floating_point() else value
-                 for value in inputs)  # fmt: skip
+    return tuple(
+        value.to(weight.dtype) if torch.is_tensor(value) and value.is_floating_point() else value for value in inputs
+    )
 
 
 @torch.compiler.disable

@@ -122,9 +122,11 @@ class PromptArguments:
     """Prompts: texts in front of the sentences."""
 
     prompt: list[str] | None = option(
-        None, 'Text in front of every sentence, in `search` of every query; of pairs also two, of the first and the '
-        'second sentence; "" for none; default: that of the model.', commas=True,
-    )  # fmt: skip
+        None,
+        "Text in front of every sentence, in `search` of every query; of pairs also two, of the first and the "
+        'second sentence; "" for none; default: that of the model.',
+        commas=True,
+    )
     prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the model, or two names.")
 
     def __post_init__(self):

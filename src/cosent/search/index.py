@@ -63,8 +63,16 @@ class Index:
         faiss_folder, key, name: where `approximate` stores an index of faiss; no folder keeps it in memory.
     """
 
-    def __init__(self, encoder: "SentenceEncoder", vectors: np.ndarray, sentences: Sequence[str], prompt: str = "",
-                 faiss_folder: Path | None = None, key: str = "", name: str | None = None):  # fmt: skip
+    def __init__(
+        self,
+        encoder: "SentenceEncoder",
+        vectors: np.ndarray,
+        sentences: Sequence[str],
+        prompt: str = "",
+        faiss_folder: Path | None = None,
+        key: str = "",
+        name: str | None = None,
+    ):
         self.encoder, self.vectors, self.sentences, self.prompt = encoder, vectors, sentences, prompt
         self.faiss_folder, self.key, self.name = faiss_folder, key, name
         self.owner: np.ndarray | None = None  # the sentence of each vector, if there are more vectors than sentences
@@ -83,11 +91,14 @@ class Index:
         lengths = np.linalg.norm(vectors[rows], axis=1)
         wrong = np.flatnonzero(~((np.abs(lengths - 1) <= 0.001) | (lengths == 0)))  # NaN too; 0: without tokens
         if len(wrong):
-            raise InputError(f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, "
-                             "expected 1. Encode the sentences again with --normalize.")  # fmt: skip
+            raise InputError(
+                f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, "
+                "expected 1. Encode the sentences again with --normalize."
+            )
         key = sha256(repr(manifest).encode()).hexdigest()[:16]
-        return cls(encoder, vectors, stored.sentences(), manifest.prefix, stored.file.parent, key,
-                   Path(path).resolve().name)  # fmt: skip
+        return cls(
+            encoder, vectors, stored.sentences(), manifest.prefix, stored.file.parent, key, Path(path).resolve().name
+        )
 
     @classmethod
     def of(cls, sentences: Sequence[str], encoder: "SentenceEncoder", embed: Callable | None = None) -> "Index":
@@ -124,8 +135,10 @@ class Index:
             if documents != self.prompt:
                 logger.warning(
                     "The sentences were embedded with the prompt %r, but the model's prompt for them is %r. Encode "
-                    "them with --prompt_name document, or pass --prompt for the queries.", self.prompt, documents,
-                )  # fmt: skip
+                    "them with --prompt_name document, or pass --prompt for the queries.",
+                    self.prompt,
+                    documents,
+                )
         return self.encoder.encode(list(queries), normalize_embeddings=True, prompt=prompt)
 
     def nearest(self, vectors: np.ndarray, top: int) -> list[list[Hit]]:
@@ -143,9 +156,13 @@ class Index:
         return found
 
     def search(
-        self, queries: Sequence[str], top: int = 10, prompt: str | None = None, reranker: "TextModel | None" = None,
+        self,
+        queries: Sequence[str],
+        top: int = 10,
+        prompt: str | None = None,
+        reranker: "TextModel | None" = None,
         candidates: int = RERANKED_SENTENCES,
-    ) -> list[list[Hit]]:  # fmt: skip
+    ) -> list[list[Hit]]:
         """The sentences that fit each query best, best first; a reranker orders the `candidates` nearest ones."""
         vectors = self.embed(queries, prompt)
         depth = top if reranker is None else max(top, min(candidates, len(self)))

@@ -92,12 +92,12 @@ def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
     different = first != second
     _, once = np.unique(np.minimum(first, second) * len(texts) + np.maximum(first, second), return_index=True)
     once = np.sort(once[different[once]])
-    left_out = Counter({
+    left_out = {
         "sentence of a held-out split": len(every) - size,
         "labelled pair of one sentence": int((~different).sum()),
         "labelled pair repeated": int(different.sum()) - len(once),
-    })  # fmt: skip
-    return Pool(texts, size, forms, first[once], second[once], corpus.labels("train")[once], left_out)
+    }
+    return Pool(texts, size, forms, first[once], second[once], corpus.labels("train")[once], Counter(left_out))
 
 
 def form_of(text: str) -> str:

@@ -101,8 +101,10 @@ class StoredVectors:
     def sentences(self) -> list[str]:
         """The sentence of every row, of the input, which must not have changed."""
         if not self.input.is_file() or sha256_of_file(self.input) != self.manifest.input_sha256:
-            raise InputError(f"{self.input}, the input of {self.file}, is missing or has changed. Put it back, or "
-                             "encode again with --overwrite.")  # fmt: skip
+            raise InputError(
+                f"{self.input}, the input of {self.file}, is missing or has changed. Put it back, or "
+                "encode again with --overwrite."
+            )
         column = None if format_of(self.input) == "txt" else [str(self.manifest.text_column)]
         return list(open_table(self.input, column, SENTENCE, "--text_column").texts())
 
@@ -126,9 +128,13 @@ def open_vectors(path: str | Path, model_sha256: str | None = None) -> StoredVec
 
 
 def encode_file(
-    encoder: nn.Module, source: Path, output: Path, settings: VectorManifest,
-    on_start: Callable[[int], None] = lambda rows: None, progress: Callable[[int], None] | None = None,
-) -> tuple[int, int]:  # fmt: skip
+    encoder: nn.Module,
+    source: Path,
+    output: Path,
+    settings: VectorManifest,
+    on_start: Callable[[int], None] = lambda rows: None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[int, int]:
     """Encodes a file; the output appears when it is complete.
 
     Of several processes launched together, each encodes every world_size-th chunk; they need a common file system.
