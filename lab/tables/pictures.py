@@ -114,11 +114,17 @@ EXPERIMENTS = {  # by study: title, x axis, values
     "collapse": ("STS-B after one epoch", "learning rate", by(lambda run: run.recipe["learning_rate"])),
     "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
     "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),
-    "noise": ("STS-B by wrong labels", "wrong labels, %",
-              by(lambda run: int("0" + run.corpus.removeprefix("stsb").removeprefix("_wrong_")))),
-    "batch": ("LCQMC, 20,000 pairs, by batch size", "pairs of a batch",
-              by(lambda run: run.recipe["per_device_train_batch_size"])),
-}  # fmt: skip
+    "noise": (
+        "STS-B by wrong labels",
+        "wrong labels, %",
+        by(lambda run: int("0" + run.corpus.removeprefix("stsb").removeprefix("_wrong_"))),
+    ),
+    "batch": (
+        "LCQMC, 20,000 pairs, by batch size",
+        "pairs of a batch",
+        by(lambda run: run.recipe["per_device_train_batch_size"]),
+    ),
+}
 LOGARITHMIC = ("gap_labels", "gap_labels_atec", "collapse", "batch")
 
 

@@ -103,11 +103,14 @@ def published() -> list[dict[str, Any]]:
 def kept_claims() -> dict[tuple[str, tuple[str, ...], str, str], dict[str, Any]]:
     """Measured differences of lab/results/claims.json, by study, rows, corpus and quantity."""
     rows = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["rows"]
+
+    def key_of(row: dict[str, Any]) -> tuple[str, tuple[str, ...], str, str]:
+        study = row["study"] if isinstance(row["study"], str) else " + ".join(row["study"])
+        return study, tuple(row["compared"]), row["corpus"], row.get("quantity", "spearman")
+
     return {
-        (" + ".join([row["study"]] if isinstance(row["study"], str) else row["study"]), tuple(row["compared"]),
-         row["corpus"], row.get("quantity", "spearman")): row
-        for row in rows if "low" in row and "study" in row and not row.keys() & {"share", "beyond"}
-    }  # fmt: skip
+        key_of(row): row for row in rows if "low" in row and "study" in row and not row.keys() & {"share", "beyond"}
+    }
 
 
 def gap_of(found: Compared, pair: tuple[str, str], sign: int) -> str | None:
@@ -162,8 +165,10 @@ def teaching_table(study: Study) -> str:
         rows: list[list[Cell]] = []
         for row, every in study.rows.items():
             of_row = [run for run in every if corpus in run.after]
-            splits = [times_100(run.after[corpus].get(split, {}).get("spearman") for run in of_row)
-                      for split in ("validation", "test")]  # fmt: skip
+            splits = [
+                times_100(run.after[corpus].get(split, {}).get("spearman") for run in of_row)
+                for split in ("validation", "test")
+            ]
             gains: list[Cell] = []
             for alone in (f"{tower} round_0" for tower in TOWERS):
                 found = compare({name: runs[name] for name in dict.fromkeys((row, alone)) if name in runs}, corpus)
@@ -192,8 +197,12 @@ def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
     limit = f", {pairs} training pairs" if pairs else ""
     commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in results))
     pooling = f", {values('pooling')} pooling" if values("pooling") else ""  # cross-encoders have none
-    special = [text.format(value) for key, text in SPECIAL.items()
-               for value in dict.fromkeys(run.recipe.get(key) for run in results) if value is not None]  # fmt: skip
+    special = [
+        text.format(value)
+        for key, text in SPECIAL.items()
+        for value in dict.fromkeys(run.recipe.get(key) for run in results)
+        if value is not None
+    ]
     rate = "chosen on validation" if "learning_rate" in tuned else values("learning_rate", "g")
     return (
         f"`{values('model_name_or_path')}` encoder{pooling}, batch {values('per_device_train_batch_size')}, learning "

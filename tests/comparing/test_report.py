@@ -22,9 +22,10 @@ NAMES = ["余弦排序", "<script>a & b</script>", "_private $x$", "a\x00b"]
 DRAWN = {
     "dots": lambda: figures.dots("数据: t", [(name, [50.0, 60.0, 70.0]) for name in NAMES], "Spearman"),
     "intervals": lambda: figures.intervals("数据: t", [(name, 1.0, 0.5, 1.5) for name in NAMES], "Spearman"),
-    "curves": lambda: figures.curves("数据: t", [(name, [1.0, 2.0], [[3.0, 5.0], [6.0, 8.0]]) for name in NAMES],
-                                     "epoch", "Spearman"),
-}  # fmt: skip
+    "curves": lambda: figures.curves(
+        "数据: t", [(name, [1.0, 2.0], [[3.0, 5.0], [6.0, 8.0]]) for name in NAMES], "epoch", "Spearman"
+    ),
+}
 
 
 @pytest.mark.parametrize("name", DRAWN)

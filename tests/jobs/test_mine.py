@@ -107,8 +107,8 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, tiny_cross, monkeypat
     without, _ = mine("--random", 20, output="without")
     new = [pair for pair in rows_of(without) if pair not in LABELLED]
     cross = CrossEncoder.from_pretrained(str(tiny_cross))
-    columns = zip(*((row["sentence1"], row["sentence2"]) for part in without.splits.values() for row in part
-                    if frozenset((row["sentence1"], row["sentence2"])) in new), strict=True)  # fmt: skip
+    pairs = [(row["sentence1"], row["sentence2"]) for part in without.splits.values() for row in part]
+    columns = zip(*(pair for pair in pairs if frozenset(pair) in new), strict=True)
     scores = cross.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
     with pytest.raises(InputError, match="no threshold.*--cross"):
@@ -187,9 +187,17 @@ def test_two_processes_make_the_corpus_of_one(mine, corpus, tiny_bi, tiny_cross,
 
 
 OWN = [f"{city}的快递{days}天能到吗" for city in ("北京", "上海", "广州", "成都") for days in (2, 3, 5, 7)] + [
-    "我可以提前还款吗", "今天能退款吗", "如何打开自动更新", "所有商品都包邮吗", "我最喜欢红色的外套",
-    "周一的会议改到下午", "从北京到上海怎么走", "这款手机支持快充吗", "开通会员要花多少钱", "客服什么时候上班",
-]  # fmt: skip
+    "我可以提前还款吗",
+    "今天能退款吗",
+    "如何打开自动更新",
+    "所有商品都包邮吗",
+    "我最喜欢红色的外套",
+    "周一的会议改到下午",
+    "从北京到上海怎么走",
+    "这款手机支持快充吗",
+    "开通会员要花多少钱",
+    "客服什么时候上班",
+]
 
 
 def test_contrasts_are_a_corpus_to_train_on(job, train, make_corpus, tmp_path):

@@ -129,8 +129,11 @@ def test_a_recipe_may_have_a_name_and_flags_of_its_own(tmp_path):
     file.write_text(start + "flags: {scale: 2, max_steps: 1}\nvariants: {x: {scale: 4}, y: {}}\n")
     runs = {run.method: run.settings for run in expand(read_study(str(file)), {"max_steps": 5})}
     assert {name: (flags["scale"], flags.get("sbert_classes"), flags["max_steps"]) for name, flags in runs.items()} == {
-        "sbert x": (4.0, None, 5), "sbert y": (2.0, None, 5), "sbert_six x": (4.0, 6, 5), "sbert_six y": (3.0, 6, 5)
-    }  # fmt: skip
+        "sbert x": (4.0, None, 5),
+        "sbert y": (2.0, None, 5),
+        "sbert_six x": (4.0, 6, 5),
+        "sbert_six y": (3.0, 6, 5),
+    }
     for wrong, named in (("{name: a}", "recipe: FILE"), ("{recipe: sbert, scal: 1}", "'scal'")):
         file.write_text(f"recipes: [{wrong}]\ncorpora: [a]\nseeds: [1]\n")
         with pytest.raises(InputError, match=named):
@@ -237,7 +240,9 @@ def test_variants_and_overrides(run_study):
     """Fails if a variant runs without its flags, or a trial's results stand among those of the study."""
     variants = {"scale_5": {"scale": 5.0}, "slow": {"learning_rate": 0.01}}
     assert run_study(variants=variants)[1] == [
-        ("made_up/cosent-scale_5-stsb-1", 0.5), ("made_up/cosent-slow-stsb-1", 0.01)]  # fmt: skip
+        ("made_up/cosent-scale_5-stsb-1", 0.5),
+        ("made_up/cosent-slow-stsb-1", 0.01),
+    ]
     assert [flags["scale"] for _, flags in run_study.trained] == [5.0, None]
     assert read_results(run_study.results).definition["methods"] == ["cosent scale_5", "cosent slow"]
     words = ["--seeds", "7", "--set", "pooling=cls", "learning_rate=1.0", "limit_train=50"]
@@ -257,12 +262,18 @@ def test_every_method_gets_what_validation_prefers(run_study):
     assert trained == [*tried, ("made_up/cosent-stsb-2", 0.2), ("made_up/sbert-stsb-2", 0.1)]
     kept = read_results(run_study.results)
     assert [(r.name, r.recipe["learning_rate"]) for r in kept.results] == [
-        ("cosent-stsb-1", 0.2), ("cosent-stsb-2", 0.2), ("sbert-stsb-1", 0.1), ("sbert-stsb-2", 0.1)]  # fmt: skip
+        ("cosent-stsb-1", 0.2),
+        ("cosent-stsb-2", 0.2),
+        ("sbert-stsb-1", 0.1),
+        ("sbert-stsb-2", 0.1),
+    ]
     assert all(result.scores and result.queries for result in kept.results), "no interval without scores"
     assert kept.tried["cosent", "stsb"] == {"learning_rate=0.1": 0.6, "learning_rate=0.2": 0.7}
     assert run_study(seeds=[1, 2], **both) == (0, [])
     assert [name for name, _ in run_study(seeds=[1, 2, 3], **both)[1]] == [
-        "made_up/cosent-stsb-3", "made_up/sbert-stsb-3"]  # fmt: skip
+        "made_up/cosent-stsb-3",
+        "made_up/sbert-stsb-3",
+    ]
 
 
 def test_fewer_pairs_for_the_grid(run_study):
@@ -285,7 +296,9 @@ def test_a_failure_in_the_grid_makes_only_its_method_wait(run_study, capsys):
     assert [each for each in trained if each[0].startswith("made_up/")] == [("made_up/cosent-stsb-2", 0.2)]
     assert "not run, since their grid is not complete: sbert-stsb-1, sbert-stsb-2" in capsys.readouterr().err
     assert [r.name for r in read_results(run_study.results).results if r.method == "sbert"] == [
-        "sbert-stsb-1", "sbert-stsb-2"]  # fmt: skip
+        "sbert-stsb-1",
+        "sbert-stsb-2",
+    ]
 
 
 @pytest.mark.slow

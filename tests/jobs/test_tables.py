@@ -57,9 +57,13 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
     machine = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
     left, others, of_ours, unrelated = (
         tmp_path / f"{name}-0123abcd.partial"
-        for name in (f"a.npy.{machine}-{ended.pid}", f"a.npy.other{machine}-{ended.pid}",
-                     f"a.npy.{machine}-{os.getpid()}", f"b.npy.{machine}-{ended.pid}")
-    )  # fmt: skip
+        for name in (
+            f"a.npy.{machine}-{ended.pid}",
+            f"a.npy.other{machine}-{ended.pid}",
+            f"a.npy.{machine}-{os.getpid()}",
+            f"b.npy.{machine}-{ended.pid}",
+        )
+    )
     for file in (left, others, of_ours, unrelated):
         file.write_bytes(b"half")
     write_atomically(tmp_path / "a.npy", b"whole")

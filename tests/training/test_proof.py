@@ -70,8 +70,11 @@ def test_a_saver_that_loses_something_fails_the_run(train, made_up, monkeypatch,
     """Fails if a run ends well with a folder that is not the model that was trained."""
     model = SentenceEncoder if tower == "bi_encoder" else CrossEncoder
     original = model.save_pretrained
-    monkeypatch.setattr(model, "save_pretrained", lambda self, folder, state_dict=None: broken(
-        self, original, folder, self.state_dict() if state_dict is None else state_dict))  # fmt: skip
+
+    def save(self, folder, state_dict=None):
+        return broken(self, original, folder, self.state_dict() if state_dict is None else state_dict)
+
+    monkeypatch.setattr(model, "save_pretrained", save)
     with pytest.raises(InputError, match="run does not match"):
         train(made_up, "--tower", tower, "--load_best_model_at_end", "false", "--num_train_epochs", "1", *flags)
     assert not (tmp_path / "run" / "run.json").exists(), "it counts as finished"

@@ -43,9 +43,11 @@ def theirs(model, corpus, split: str, prompts: tuple[str, str] = ("", "")) -> di
     )
     order = [np.argsort(-scores[query], kind="stable")[: len(pool) - 1] for query in relevance.queries]
     found = evaluator.compute_metrics(
-        [[{"corpus_id": str(row), "score": float(scores[query][row])} for row in rows]
-         for query, rows in zip(relevance.queries, order, strict=True)]
-    )  # fmt: skip
+        [
+            [{"corpus_id": str(row), "score": float(scores[query][row])} for row in rows]
+            for query, rows in zip(relevance.queries, order, strict=True)
+        ]
+    )
     values = {}
     for name in METRICS:
         kind, _, k = name.partition("_at_")

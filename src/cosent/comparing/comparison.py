@@ -22,8 +22,9 @@ Compared = dict[tuple[str, str], tuple[Difference, int]]  # difference and numbe
 
 def by_seed(study: Study, corpus: str, kept: str = "scores") -> Runs:
     """Runs whose test `scores` or `queries` of a corpus were kept, by row and seed."""
-    runs = {row: {run.seed: run for run in study.cell(row, corpus) if corpus in getattr(run, kept)}
-            for row in study.rows}  # fmt: skip
+    runs = {
+        row: {run.seed: run for run in study.cell(row, corpus) if corpus in getattr(run, kept)} for row in study.rows
+    }
     return {row: seeds for row, seeds in runs.items() if seeds}
 
 

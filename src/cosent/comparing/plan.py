@@ -89,12 +89,14 @@ def checked_study(study: Any, path: str) -> dict[str, Any]:
         study["seeds"] = [int(seed) for seed in study["seeds"]]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: seeds must be a list of whole numbers, got {study['seeds']}.") from error
-    study["recipes"] = [{"recipe": recipe, "name": name} | values_of(flags, f"{path}, {name}")
-                        for recipe, name, flags in entries]  # fmt: skip
+    study["recipes"] = [
+        {"recipe": recipe, "name": name} | values_of(flags, f"{path}, {name}") for recipe, name, flags in entries
+    ]
     study |= {key: values_of(study[key], f"{path}, {key}") for key in ("flags", "tune_flags") if key in study}
     study["variants"] = {name: values_of(flags, f"{path}, {name}") for name, flags in variants.items()}
-    study["tune"] = {key: [values_of({key: value}, f"{path}, tune")[key] for value in values]
-                     for key, values in tune.items()}  # fmt: skip
+    study["tune"] = {
+        key: [values_of({key: value}, f"{path}, tune")[key] for value in values] for key, values in tune.items()
+    }
     return study
 
 

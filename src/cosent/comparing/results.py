@@ -102,11 +102,15 @@ class Result(RunRecord):
             return key
 
         raw = asdict(replace(self, scores={}, queries={}, intervals={}, history=[]))
-        raw["scores"] = {corpus: {name: stored(pack(values)) for name, values in named.items() if name in KEPT}
-                         for corpus, named in self.scores.items()}  # fmt: skip
+        raw["scores"] = {
+            corpus: {name: stored(pack(values)) for name, values in named.items() if name in KEPT}
+            for corpus, named in self.scores.items()
+        }
         for corpus, queries in self.queries.items():
-            moments = {moment: {COMPARED: stored({"": named[COMPARED].astype(np.float32)})}
-                       for moment, named in queries.moments.items()}  # fmt: skip
+            moments = {
+                moment: {COMPARED: stored({"": named[COMPARED].astype(np.float32)})}
+                for moment, named in queries.moments.items()
+            }
             raw["queries"][corpus] = {"task": queries.task, "moments": moments}
         return {key: value for key, value in raw.items() if key == "recipe" or value not in (None, "", {}, [])}
 
@@ -116,11 +120,14 @@ class Result(RunRecord):
         result = cls.from_json({key: value for key, value in raw.items() if key not in ("scores", "queries")})
         result.validation_curve = [(epoch, value) for epoch, value in result.validation_curve]
         for corpus, named in raw.get("scores", {}).items():
-            result.scores[corpus] = {name: unpack(arrays[f"{key}/ranks"], arrays[f"{key}/knots"])
-                                     for name, key in named.items()}  # fmt: skip
+            result.scores[corpus] = {
+                name: unpack(arrays[f"{key}/ranks"], arrays[f"{key}/knots"]) for name, key in named.items()
+            }
         for corpus, queries in raw.get("queries", {}).items():
-            moments = {moment: {name: arrays[key] for name, key in named.items()}
-                       for moment, named in queries["moments"].items()}  # fmt: skip
+            moments = {
+                moment: {name: arrays[key] for name, key in named.items()}
+                for moment, named in queries["moments"].items()
+            }
             result.queries[corpus] = QueryMetrics(queries["task"], moments)
         return result
 
@@ -182,8 +189,11 @@ class Study:
         """Runs of the study without a result, in words."""
         asked = product(*(self.definition.get(key, []) for key in ("methods", "corpora", "seeds")))
         there = {(result.method, result.corpus, result.seed) for result in self.results}
-        return [f"{method} on {corpus}, seed {seed}" for method, corpus, seed in asked
-                if (method, corpus, seed) not in there]  # fmt: skip
+        return [
+            f"{method} on {corpus}, seed {seed}"
+            for method, corpus, seed in asked
+            if (method, corpus, seed) not in there
+        ]
 
     @cached_property
     def crosses(self) -> bool:

@@ -18,8 +18,14 @@ from cosent.evaluation.retrieval import METRICS, NAMES
 from cosent.evaluation.significance import RESAMPLES
 
 # Settings that every report shows, next to those in which the methods differ.
-SHOWN = ("model_name_or_path", "pooling", "limit_train", "per_device_train_batch_size", "learning_rate",
-         "num_train_epochs")  # fmt: skip
+SHOWN = (
+    "model_name_or_path",
+    "pooling",
+    "limit_train",
+    "per_device_train_batch_size",
+    "learning_rate",
+    "num_train_epochs",
+)
 # Settings that differ between runs, but are not a choice.
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 PROTOCOL = (
@@ -60,15 +66,23 @@ COSTS: dict[str, Column] = {
     "test Spearman x100": lambda runs: times_100(run.test(corpus) for run in runs for corpus in run.tested_on),
 }
 ERRORS = {"brier": "Brier", "log_loss": "log loss", "calibration_error": "calibration error"}
-ERROR_HEADER = ["method, corpus", "map",
-                *(f"{name}, {how}" for name in ERRORS.values() for how in ("as is", "calibrated"))]  # fmt: skip
+ERROR_HEADER = [
+    "method, corpus",
+    "map",
+    *(f"{name}, {how}" for name in ERRORS.values() for how in ("as is", "calibrated")),
+]
 
 
 def overview(study: Study, _: Path) -> str:
     """What was run: seeds, encoders, devices, commits, and the settings in which the methods differ."""
     seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in study.results}))
-    columns = zip(*((str(r.recipe["model_name_or_path"]), r.environment.device, r.environment.short_commit)
-                    for r in study.results), strict=True)  # fmt: skip
+    columns = zip(
+        *(
+            (str(r.recipe["model_name_or_path"]), r.environment.device, r.environment.short_commit)
+            for r in study.results
+        ),
+        strict=True,
+    )
     encoders, devices, commits = (", ".join(dict.fromkeys(values)) for values in columns)
     text = [
         f"{len(study.results)} runs of {len(study.rows)} methods, seeds {seeds}, from {encoders}, on {devices}; commit "
@@ -119,8 +133,9 @@ def quality(study: Study, folder: Path) -> str:
     header = ["method", *study.corpora, "mean of corpora", "n"]
     plots = []
     for corpus in study.corpora:
-        runs = [(row, [100 * v for v in measured(r.test(corpus) for r in study.cell(row, corpus))])
-                for row in study.rows]  # fmt: skip
+        runs = [
+            (row, [100 * v for v in measured(r.test(corpus) for r in study.cell(row, corpus))]) for row in study.rows
+        ]
         title = f"{corpus}: test Spearman"
         plots.append(image(folder, title, figures.dots(title, runs, "test Spearman x100")))
     caption = "Mean ± standard deviation over n seeds; a dot is a run, the bar the mean of a method."
@@ -230,8 +245,11 @@ def error_rows(study: Study) -> list[list[Cell]]:
             runs = [run for run in study.cell(row, corpus) if corpus in run.calibrations]
             if runs:
                 maps = dict.fromkeys(run.calibrations[corpus].method for run in runs)
-                errors = [mean_of((run.test(corpus, prefix + metric) for run in runs), ".4f")
-                          for metric in ERRORS for prefix in ("uncalibrated_", "")]  # fmt: skip
+                errors = [
+                    mean_of((run.test(corpus, prefix + metric) for run in runs), ".4f")
+                    for metric in ERRORS
+                    for prefix in ("uncalibrated_", "")
+                ]
                 rows.append([f"{row}, {corpus}", " or ".join(maps), *errors])
     return rows
 

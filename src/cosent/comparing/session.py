@@ -165,8 +165,11 @@ def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
     hashes = {Path(corpus.folder).name: corpus.manifest_sha256 for corpus in result.corpora.values()}
     names = [*run.corpora, *(run.settings.get("eval_corpora") or [])]
     folders = {name: corpus_folder(name, data_dir) for name in names if Path(name).name in hashes}
-    return [name for name, folder in folders.items()
-            if folder is not None and CorpusRecord.of(folder).manifest_sha256 != hashes[Path(name).name]]  # fmt: skip
+    return [
+        name
+        for name, folder in folders.items()
+        if folder is not None and CorpusRecord.of(folder).manifest_sha256 != hashes[Path(name).name]
+    ]
 
 
 def study_lock(results: Path) -> AbstractContextManager:

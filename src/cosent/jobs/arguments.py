@@ -48,9 +48,11 @@ class Vectors:
     """Vectors of a bi-encoder; a base before `ModelSource`."""
 
     long_texts: str = option(
-        "truncate", "What is read of texts longer than the model reads: their beginning; overlapping windows, of which "
-        "the mean counts; or the best window, where two texts are compared.", ("truncate", "mean", "best"),
-    )  # fmt: skip
+        "truncate",
+        "What is read of texts longer than the model reads: their beginning; overlapping windows, of which "
+        "the mean counts; or the best window, where two texts are compared.",
+        ("truncate", "mean", "best"),
+    )
     truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
 
     def refuse_best(self) -> None:

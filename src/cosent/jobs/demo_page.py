@@ -125,8 +125,10 @@ def hits(index: Index, scorers: Sequence[Scorer], query: object) -> tuple[str, R
     queries = [sentence(query, "要找的 The query")]
     found = index.search(queries, top, reranker=reranker, candidates=candidates)[0]
     none = scorer.rules and not any(rule.similar([hit.score])[0] for rule in scorer.rules for hit in found)
-    rows = [[hit.sentence, "" if hit.rerank is None else f"{hit.rerank:.4f}", f"{hit.cosine:.4f}", str(hit.row)]
-            for hit in found]  # fmt: skip
+    rows = [
+        [hit.sentence, "" if hit.rerank is None else f"{hit.rerank:.4f}", f"{hit.cosine:.4f}", str(hit.row)]
+        for hit in found
+    ]
     return NOTHING if none else "", rows
 
 
@@ -150,9 +152,17 @@ def tab(function: Callable, labels: list[str], outputs: list, button: str, examp
             raise gr.Error(html.escape(str(error)), duration=None, print_exception=False) from error
 
     return gr.Interface(
-        call, [gr.Textbox(label=label) for label in labels], outputs, examples, cache_examples=False, submit_btn=button,
-        clear_btn=None, flagging_mode="never", api_visibility="private", concurrency_limit=2,
-    )  # fmt: skip
+        call,
+        [gr.Textbox(label=label) for label in labels],
+        outputs,
+        examples,
+        cache_examples=False,
+        submit_btn=button,
+        clear_btn=None,
+        flagging_mode="never",
+        api_visibility="private",
+        concurrency_limit=2,
+    )
 
 
 def build(models: Models) -> gr.Blocks:
@@ -185,9 +195,18 @@ def serve(models: Models, port: int | None = None, share: bool = False) -> None:
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
         _, address, public = page.launch(
-            server_name=HOST, server_port=port, share=share, prevent_thread_lock=True, quiet=True, inbrowser=False,
-            ssr_mode=False, run_history=False, footer_links=[], theme=theme, app_kwargs={"middleware": hosts},
-        )  # fmt: skip
+            server_name=HOST,
+            server_port=port,
+            share=share,
+            prevent_thread_lock=True,
+            quiet=True,
+            inbrowser=False,
+            ssr_mode=False,
+            run_history=False,
+            footer_links=[],
+            theme=theme,
+            app_kwargs={"middleware": hosts},
+        )
     except (OSError, OverflowError) as error:
         raise InputError(f"No page at port {port or '7860 to 7959'} ({error}). Pass another --port.") from error
     try:

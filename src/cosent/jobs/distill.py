@@ -34,9 +34,10 @@ class DistillArguments:
 
     teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
     teacher_prompt: list[str] | None = option(
-        None, "Text in front of what the teacher reads, as --prompt for the student; default: that of the teacher.",
+        None,
+        "Text in front of what the teacher reads, as --prompt for the student; default: that of the teacher.",
         commas=True,
-    )  # fmt: skip
+    )
     corruption_share: float = option(0.5, "Share of the sources some of whose words are hidden or replaced.")
 
     def __post_init__(self):

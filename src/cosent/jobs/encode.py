@@ -45,9 +45,16 @@ def main(args: EncodeArguments) -> None:
     check(args)
     wait_for_everyone()  # else a late process finds the output of an early one
     encoder, settings = load_with_settings(
-        args.model, device, *args.single(), args.dtype, args.int8, args.long_texts, args.truncate_dim,
-        normalize=args.normalize, text_column=args.text_column,
-    )  # fmt: skip
+        args.model,
+        device,
+        *args.single(),
+        args.dtype,
+        args.int8,
+        args.long_texts,
+        args.truncate_dim,
+        normalize=args.normalize,
+        text_column=args.text_column,
+    )
     warn_of_other_prompts(args.model, settings.prefix)
     with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
         rows, truncated = encode_file(encoder, Path(args.text), output, settings, progress.reset, progress.update)

@@ -60,9 +60,9 @@ class EvaluateArguments(Vectors, Int8, ModelSource, PromptArguments, CorpusSourc
 
     label_column: str | None = option(None, "Name or position of its column of labels; default: label, score, ...")
     queries: str | None = option(
-        None, "Instead: queries of your own, with --documents and --qrels: tables with the columns _id and text, as in "
-        "BEIR."
-    )  # fmt: skip
+        None,
+        "Instead: queries of your own, with --documents and --qrels: tables with the columns _id and text, as in BEIR.",
+    )
     documents: str | None = option(None, "Documents that the queries should find: _id, text and perhaps title.")
     qrels: str | None = option(None, "Which query should find which document: query-id, corpus-id and score.")
     retriever: str | None = option(
@@ -258,8 +258,10 @@ def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tup
     if not isinstance(retriever, SentenceEncoder) or (
         isinstance(model, SentenceEncoder) and args.retriever is not None
     ):
-        raise InputError(f"{args.model}: if it is a bi-encoder, leave --retriever out; a cross-encoder needs one, "
-                         "such as --retriever similar.")  # fmt: skip
+        raise InputError(
+            f"{args.model}: if it is a bi-encoder, leave --retriever out; a cross-encoder needs one, "
+            "such as --retriever similar."
+        )
     size = {"queries": len(judged.queries), "pool": len(judged.documents)}
     sides = prompts if args.retriever is None else retriever.prompts.for_search()
     queries = embed_shared(retriever, judged.queries, sides[0])

@@ -56,9 +56,10 @@ class MineArguments(ModelSource, CorpusSource, TextFiles, OutputFolder):
     cross: str | None = option(None, "Model that drops made pairs it finds similar, at the threshold of its training.")
     validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
     contrasts: bool = option(
-        False, "Instead: pairs of the sentences, reworded (2), with a number, date, negation, ... exchanged (1), and "
-        "random (0), for `cosent train --corpus faq FOLDER`."
-    )  # fmt: skip
+        False,
+        "Instead: pairs of the sentences, reworded (2), with a number, date, negation, ... exchanged (1), and "
+        "random (0), for `cosent train --corpus faq FOLDER`.",
+    )
     seed: int = option(42, "Seed of all that is drawn.")
     teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
 
@@ -186,8 +187,10 @@ def check_labels(args: MineArguments, corpus) -> None:
     by_margin = args.margin is not None or args.relative_margin is not None
     needs = "--margin" if by_margin else None if args.teacher else "training without --teacher"
     if needs and not (labels >= manifest.similar_from).any():
-        raise InputError(f"{corpus.folder} train has no similar pair, which {needs} needs. Take another corpus, or "
-                         "--teacher without --margin.")  # fmt: skip
+        raise InputError(
+            f"{corpus.folder} train has no similar pair, which {needs} needs. Take another corpus, or "
+            "--teacher without --margin."
+        )
 
 
 def manifest_of(args: MineArguments, corpus):

@@ -48,9 +48,10 @@ class SearchArguments(PromptArguments, CorpusSource):
     )
     json: bool = option(False, "JSON lines instead of text.")
     precision: float | None = option(
-        None, "Answer only so that at least this share of answers is right, as estimated on the validation split of "
-        "--corpus, where half of the queries have no answer."
-    )  # fmt: skip
+        None,
+        "Answer only so that at least this share of answers is right, as estimated on the validation split of "
+        "--corpus, where half of the queries have no answer.",
+    )
 
 
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
@@ -104,8 +105,10 @@ def check(args: SearchArguments) -> None:
         if (value := getattr(args, name)) is not None and not 0 < value < 1:
             raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
     if args.precision is not None and (args.corpus is None or args.rerank or args.faiss):
-        raise InputError("--precision needs --corpus, labelled pairs like your queries, and an exact search by cosine "
-                         "alone: no --rerank and no --faiss.")  # fmt: skip
+        raise InputError(
+            "--precision needs --corpus, labelled pairs like your queries, and an exact search by cosine "
+            "alone: no --rerank and no --faiss."
+        )
 
 
 def acceptance(args: SearchArguments, rule, index, prompt: str | None) -> Callable[[list], list]:

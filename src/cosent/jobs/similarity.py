@@ -38,9 +38,10 @@ class SimilarityArguments(Vectors, ModelSource, PromptArguments, PairsFile, Outp
     sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
     corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
     base_rate: str | None = option(
-        None, "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
-        "estimated from the scores of all --pairs; default: that of the corpus."
-    )  # fmt: skip
+        None,
+        "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
+        "estimated from the scores of all --pairs; default: that of the corpus.",
+    )
 
 
 def main(args: SimilarityArguments) -> None:

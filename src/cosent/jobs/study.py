@@ -64,8 +64,11 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
     folder = Path(args.results, "-".join([name, name_of(overrides)] if overrides else [name]))
     runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
     first = study | {"seeds": study["seeds"][:1]}
-    trials = [replace(run, point=point) for point, flags in points(tune).items()
-              for run in expand(first, tune_flags | overrides | flags)]  # fmt: skip
+    trials = [
+        replace(run, point=point)
+        for point, flags in points(tune).items()
+        for run in expand(first, tune_flags | overrides | flags)
+    ]
     definition = {
         "methods": list(dict.fromkeys(run.method for run in runs)),
         "corpora": list(dict.fromkeys(run.corpus for run in runs)),

@@ -28,8 +28,19 @@ KINDS: dict[str, tuple[str, str, list[str]]] = {  # first sentence, Hub task, ta
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
 }
 METRICS = {"spearman": "Spearman", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}  # shown, times 100
-SETTINGS = ("learning_rate", "num_train_epochs", "per_device_train_batch_size", "cached_batch_size", "max_length",
-            "pooling", "loss", "scale", "use_peft", "bf16", "seed")  # fmt: skip
+SETTINGS = (
+    "learning_rate",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "cached_batch_size",
+    "max_length",
+    "pooling",
+    "loss",
+    "scale",
+    "use_peft",
+    "bf16",
+    "seed",
+)
 # What only continues a run here; everything else is published.
 LEFT_OUT = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt"]
 

@@ -124,8 +124,11 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
     if not file.is_file():
         raise InputError(f"{checkpoint} has no {SETTINGS} and cannot be resumed. Start with --overwrite_output_dir.")
     started, settings = json.loads(file.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
-    differing = [f"{name} {started[name]}, not {settings[name]}" for name in settings
-                 if name in started and settings[name] != started[name]]  # fmt: skip
+    differing = [
+        f"{name} {started[name]}, not {settings[name]}"
+        for name in settings
+        if name in started and settings[name] != started[name]
+    ]
     if differing:
         raise InputError(
             f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. Repeat its command."
