@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 from cosent.cli import refuse_changed
-from cosent.data.files import PAIR, SCORE_NAMES, first_fields, known_format, label_values, open_table, stem_of
-from cosent.data.formats import FORMATS, KEYED, RowError, format_of, with_quoting
+from cosent.data.files import PAIR, SCORE_NAMES, find_columns, first_row, known_format, label_values, stem_of
+from cosent.data.formats import FORMATS, KEYED, RowError, format_of
 from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
 
@@ -117,32 +117,30 @@ def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]
 
 def find_rows(path: Path, arguments) -> RawFile:
     """The rows of a file, by the flags of `prepare` and the columns or keys of its first row."""
-    format = known_format(path, "--source").replace("txt", "tsv")
-    options = with_quoting(path, format, arguments.options)
-    names = [str(field).strip() for field in first_fields(path, format, options)]
+    first = first_row(path, known_format(path, "--source"), arguments.options)
     wanted = None
     if arguments.text_columns or arguments.label_column:
         of_labels = arguments.label_column or [None]
-        label = next((one for one in of_labels if one in names), of_labels[0])
+        label = next((one for one in of_labels if one in first.names), of_labels[0])
         wanted = [*(arguments.text_columns or (None, None)), label]
-    elif arguments.header is not False and (columns := query_columns(names)) is not None:
-        table = open_table(path, columns, PAIR, "", "--source", options)
-        return RawFile(path, table.records, QueryRows(columns[0]), format, "a query with its texts per row")
+    elif arguments.header is not False and (columns := query_columns(first.names)) is not None:
+        table = find_columns(first, columns, PAIR, "")
+        return RawFile(path, table.records, QueryRows(columns[0]), table.format, "a query with its texts per row")
     known = (*PAIR, SCORE_NAMES) if arguments.label_kind == "scores" else COLUMN_NAMES
     flags = "--text_columns and --label_column"
     try:
-        table = open_table(path, wanted, known, flags, "--source", options, arguments.header)
+        table = find_columns(first, wanted, known, flags, arguments.header)
     except InputError as error:
         more = "Or pass --header or --no_header, or leave a split without labels out with --leave_out."
         raise InputError(f"{error} {more}") from error
     words = f"line 1 is a header (--no_header if not), columns {', '.join(table.sentences)}"
     if not table.header:
         words = words.partition(", ")[2]
-        if format not in KEYED:
+        if table.format not in KEYED:
             words = "no header, columns " + ", ".join(f"{table.names.index(one)} as {one}" for one in table.sentences)
-    if options.quoted:
+    if table.options.quoted:
         words = f"quoted as CSV is, {words}"
-    return RawFile(path, table.records, PairRows(table.sentences), format, words)
+    return RawFile(path, table.records, PairRows(table.sentences), table.format, words)
 
 
 def query_fields(files: list[RawFile]) -> tuple[bool, set[str]]:

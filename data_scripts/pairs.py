@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.data.files import LABEL_NAMES, TableRecord, value_of
-from cosent.data.formats import ErrorCell, RowError, as_text, is_blank, place
+from cosent.data.files import LABEL_NAMES, TableRecord, check_text, value_of
+from cosent.data.formats import RowError, as_text, is_blank, place
 from cosent.data.manifest import COLUMNS, NLI_CLASSES
 from cosent.errors import InputError
 
@@ -72,15 +72,6 @@ class LabelRange:
         return number
 
 
-def check_text(value: object, name: str) -> str:
-    """A sentence without spaces around it."""
-    if not isinstance(value, str) or isinstance(value, ErrorCell):
-        raise RowError(f"text in {name}", f"{value!r}")
-    if is_blank(value):
-        raise RowError(f"a sentence in {name}", "an empty sentence")
-    return value.strip()
-
-
 @dataclass(frozen=True)
 class PairRows:
     """Rows of one pair each, in the columns of sentence1, sentence2 and label."""
@@ -97,7 +88,8 @@ class PairRows:
         if labels.kind == "nli" and label == NO_GOLD_LABEL:
             left_out["no gold label (-)"] += 1
             return []
-        return [(check_text(sentence1, "sentence1"), check_text(sentence2, "sentence2"), labels.check(label))]
+        sentence1, sentence2 = check_text(sentence1, "sentence1").strip(), check_text(sentence2, "sentence2").strip()
+        return [(sentence1, sentence2, labels.check(label))]
 
 
 @dataclass
@@ -118,7 +110,7 @@ class QueryRows:
         """The query with each positive, then with each negative; negatives without text are counted."""
         if self.query not in row:
             raise RowError(f"the key {self.query}", f"a row with the keys {', '.join(row)}")
-        query = prompt_of(row) * self.add_prompt + check_text(row[self.query], self.query)
+        query = prompt_of(row) * self.add_prompt + check_text(row[self.query], self.query).strip()
         pairs, empty = [], 0
         for side, (columns, label) in SIDES.items():
             texts = texts_of(row, columns)
@@ -133,7 +125,7 @@ class QueryRows:
                     empty += 1
                     continue
                 label_of_text = labels.check(score, f"a score in {side}[{i}]") if self.scored else score
-                pairs.append((query, check_text(text, where), label_of_text))
+                pairs.append((query, check_text(text, where).strip(), label_of_text))
         if not pairs:
             raise RowError("a text in pos or neg", f"none in {', '.join(row)}")
         if empty:

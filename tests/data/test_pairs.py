@@ -117,3 +117,6 @@ def test_texts_of_every_kind_of_file(tmp_path):
     (tmp_path / "a.jsonl").write_text(lines + "\n", encoding="utf-8")
     for name in ("a.txt", "a.txt.gz", "a.jsonl"):
         assert list(read_texts([tmp_path / name])) == ["好", "坏", "末"], name
+    (tmp_path / "a.csv").write_text("a,b\n好,坏\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"text or sentence, got a, b\. (?!.*positions)"):  # no flag names a column
+        list(read_texts([tmp_path / "a.csv"]))

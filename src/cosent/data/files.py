@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import filterfalse
 from pathlib import Path
 
@@ -141,32 +141,34 @@ def value_of(label: object, values: Mapping[str, str] | None) -> object:
     return LABEL_WORDS.get(as_written(label), label) if values is None else values.get(as_written(label))
 
 
-def is_label(text: object) -> bool:
-    """Whether a field is a finite number, or a word of `LABEL_WORDS`."""
+def number_of(label: object, values: Mapping[str, str] | None = None) -> float | None:
+    """The finite number that a label is or stands for, see `value_of`; None if there is none."""
     try:
-        return math.isfinite(float(value_of(text, None)))  # type: ignore[arg-type]  # what it does not take is caught
+        number = float(value_of(label, values))  # type: ignore[arg-type]  # what it does not take is caught
     except (TypeError, ValueError):
-        return False
+        return None
+    return number if math.isfinite(number) else None
 
 
-@dataclass(frozen=True)
-class LabelColumn:
-    """A column of labels, read as numbers; see `value_of`."""
+def read_label(label: object, where: str, values: Mapping[str, str] | None = None) -> float:
+    """A label as a number, see `number_of`; `where` names its file and row in an error."""
+    number = number_of(label, values)
+    if number is None:
+        of_values = f" or one of {', '.join(values)} (--label_values)" if values else ""
+        raise InputError(
+            f"{where}: expected a number{of_values} as the label, got {label!r}. Correct it, name another "
+            "--label_column, or say what it stands for: --label_values 否=0 是=1."
+        )
+    return number
 
-    path: Path
-    name: str
-    values: Mapping[str, str] | None = None
 
-    def read(self, row: dict, number: int) -> float:
-        """The label of row `number`, from 1."""
-        value = value_of(row.get(self.name), self.values)
-        if not is_label(value):
-            of_values = f" or one of {', '.join(self.values)} (--label_values)" if self.values else ""
-            raise InputError(
-                f"{self.path}, pair {number}: expected a number{of_values} in {self.name}, got {row.get(self.name)!r}. "
-                "Correct it, name another --label_column, or say what it stands for: --label_values 否=0 是=1."
-            )
-        return float(value)  # type: ignore[arg-type]  # it is a label
+def check_text(value: object, name: str, keep_empty: bool = False) -> str:
+    """A sentence as it stands in column `name`."""
+    if not isinstance(value, str) or isinstance(value, ErrorCell):
+        raise RowError(f"text in {name}", repr(value))
+    if not keep_empty and is_blank(value):
+        raise RowError(f"a sentence in {name}", "an empty one")
+    return value
 
 
 @dataclass(frozen=True)
@@ -234,10 +236,7 @@ class Table:
             if name not in row:
                 raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
         for name in self.sentences:
-            if not isinstance(row[name], str) or isinstance(row[name], ErrorCell):
-                raise RowError(f"text in {name}", repr(row[name]))
-            if not keep_empty and is_blank(row[name]):
-                raise RowError(f"a sentence in {name}", "an empty one")
+            check_text(row[name], name, keep_empty)
         return row
 
 
@@ -248,71 +247,25 @@ def open_table(
     flag: str,
     what: str = "--input",
     options: FileOptions = AS_USUAL,
-    header: bool | None = None,
 ) -> Table:
-    """Finds the columns of a file's sentences.
-
-    Line 1 of text or of a sheet is a header if a column is asked for by name, or if it has a known name for each of the
-    (first two) columns. A column that is neither asked for nor known by name has the place that it has in `known`, if
-    there are no further columns but a label behind two sentences.
-
-    Args:
-        wanted: for each column its name, its position from 0, or None to find it; None to find all.
-        known: the usual names of each: `SENTENCE`, `PAIR`, or also names of a label.
-        flag: the flag of `wanted`, for messages; empty if there is none.
-        what: the flag of `path`.
-        header: whether line 1 holds names; default: found out.
-    """
+    """A file with the columns of its sentences, see `find_columns`; `what` is the flag of `path`, for messages."""
     path, format = Path(path), known_format(path, what)
     if not path.is_file():
         raise InputError(f"{what}: there is no file {path}.")
-    if wanted is not None and len(wanted) != len(known):
-        raise InputError(f"{flag} takes {len(known)} column names, got {len(wanted)}: {' '.join(map(str, wanted))}.")
     if format == "txt" and len(known) == 1:
         if wanted is not None:
             raise InputError(f"{path} has a sentence per line and no columns. Leave {flag} out.")
         return Table(path, format, ("text",), ("text",), options=options)
-    format, keyed = "tsv" if format == "txt" else format, format in KEYED
+    return find_columns(first_row(path, format, options), wanted, known, flag)
+
+
+def first_row(path: Path, format: str, options: FileOptions) -> Table:
+    """A table whose names are the columns of Parquet, the keys of the first readable JSON line, or line 1."""
+    format = format.replace("txt", "tsv")
     options = with_quoting(path, format, options)
-    first = first_fields(path, format, options)
-    names = tuple(str(field).strip() for field in first)
-    roles = list(zip([None] * len(known) if wanted is None else wanted, known, strict=True))
-    if keyed or header is None:
-        by_name = any(one and not one.isdecimal() for one, _ in roles)
-        header = keyed or by_name or all(set(usual) & set(names) for usual in known[:2])
-    in_order = len(names) == len(known) == 1 if keyed else len(names) <= len(known)
-    if len(known) == 2 and not keyed and [is_label(field) for field in first] == [False, False, True]:
-        in_order = True
-    positions: list[int] = []
-    for i, (one, usual) in enumerate(roles):
-        present = (names.index(name) for name in ([one] if one else usual) if header and name in names)
-        elsewhere = i if in_order and not one else len(names)
-        positions.append(int(one) if one and one.isdecimal() and not keyed else next(present, elsewhere))
-    found = {position for position in positions if position < len(names)}
-    if len(found) < len(known) or (header and len(set(names)) < len(names)):
-        expected = ", ".join(one or " or ".join(usual[:2]) for one, usual in roles)
-        advice = (
-            f"Name them with {flag}: names of line 1, or positions from 0 if it has none." if flag else "Rename it."
-        )
-        separators = "" if keyed or len(names) > 1 else " Columns are separated by commas in .csv and by tabs in .tsv."
-        raise InputError(
-            f"{path}, line 1: expected, each once, the columns {expected}, got {', '.join(names)}. {advice}{separators}"
-        )
-    if not header:
-        made_up = {position: usual[0] for position, usual in zip(positions, known, strict=True)}
-        if len(names) == 3 and set(made_up) == {0, 1}:
-            made_up[2] = "label"
-        names = tuple(made_up.get(i, f"column{i + 1}") for i in range(len(names)))
-        if wanted is None or None in wanted:
-            logger.info("%s: no header, the first columns are read. Otherwise name them with %s.", path, flag or "one")
-    return Table(path, format, names, tuple(names[i] for i in positions), header and not keyed, options)
-
-
-def first_fields(path: Path, format: str, options: FileOptions) -> list | dict:
-    """The columns of Parquet, the first row of JSON lines that can be read, or the fields of line 1."""
     if format == "parquet":
         with open_parquet(path) as file:
-            return list(file.schema_arrow.names)
+            return Table(path, format, tuple(map(str.strip, file.schema_arrow.names)), options=options)
     problem = InputError(f"{path} is empty: it has no rows. Name another file.")
     for number, _, fields in read_records(path, format, options=options):
         if isinstance(fields, RowError):
@@ -320,8 +273,80 @@ def first_fields(path: Path, format: str, options: FileOptions) -> list | dict:
             if format not in KEYED:
                 break
         elif fields:
-            return fields
+            return Table(path, format, tuple(str(field).strip() for field in fields), options=options)
     raise problem
+
+
+def find_columns(
+    first: Table,
+    wanted: Sequence[str | None] | None,
+    known: Sequence[Sequence[str]],
+    flag: str,
+    header: bool | None = None,
+) -> Table:
+    """Finds the columns of sentences: by name or position, as they are usually called, or by their place.
+
+    Args:
+        first: a table by its `first_row`.
+        wanted: for each column its name, its position from 0, or None to find it; None to find all.
+        known: the usual names of each: `SENTENCE`, `PAIR`, or also names of a label.
+        flag: the flag of `wanted`, for messages; empty if there is none.
+        header: whether line 1 holds names; default: found out.
+    """
+    path, names, keyed = first.path, first.names, first.format in KEYED
+    if wanted is not None and len(wanted) != len(known):
+        raise InputError(f"{flag} takes {len(known)} column names, got {len(wanted)}: {' '.join(map(str, wanted))}.")
+    roles = list(zip(wanted or [None] * len(known), known, strict=True))
+    if keyed or header is None:
+        header = keyed or has_header(names, roles)
+    in_order = has_order(names, len(known), keyed)
+    found = [
+        column_of(*role, names if header else (), i if in_order else None, numbered=not keyed)
+        for i, role in enumerate(roles)
+    ]
+    positions = [position for position in found if position is not None and position < len(names)]
+    if len(set(positions)) < len(known) or (header and len(set(names)) < len(names)):
+        expected = ", ".join(one or " or ".join(usual[:2]) for one, usual in roles)
+        advice = (
+            f"Name them with {flag}: names of line 1, or positions from 0 if it has none." if flag else "Rename it."
+        )
+        if len(names) == 1 and not keyed:
+            advice += " Columns are separated by commas in .csv and by tabs in .tsv."
+        columns = f"the columns {expected}, got {', '.join(names)}"
+        raise InputError(f"{path}, line 1: expected, each once, {columns}. {advice}")
+    if not header:
+        made_up = {position: usual[0] for position, usual in zip(positions, known, strict=True)}
+        if len(names) == 3 and set(made_up) == {0, 1}:
+            made_up[2] = "label"
+        names = tuple(made_up.get(i, f"column{i + 1}") for i in range(len(names)))
+        if wanted is None or None in wanted:
+            logger.info("%s: no header, the first columns are read. Otherwise name them with %s.", path, flag or "one")
+    return replace(first, names=names, sentences=tuple(names[i] for i in positions), header=header and not keyed)
+
+
+def has_header(names: Sequence[str], roles: Sequence[tuple[str | None, Sequence[str]]]) -> bool:
+    """Whether line 1 is a header: a column is asked for by name, or the (first two) columns have usual names."""
+    by_name = any(one and not one.isdecimal() for one, _ in roles)
+    return by_name or all(set(usual) & set(names) for _, usual in roles[:2])
+
+
+def has_order(fields: Sequence[str], count: int, keyed: bool) -> bool:
+    """Whether the first `count` columns are those of sentences: there are no others, but a label behind a pair."""
+    if keyed:
+        return len(fields) == count == 1
+    labels = [number_of(field) is not None for field in fields]
+    return len(fields) <= count or (count == 2 and labels == [False, False, True])
+
+
+def column_of(
+    asked: str | None, usual: Sequence[str], names: Sequence[str], by_place: int | None, numbered: bool
+) -> int | None:
+    """The position of the column asked for, by number or name, else of a usual name, else `by_place`; None: missing."""
+    if asked and asked.isdecimal() and numbered:
+        return int(asked)
+    if asked:
+        return names.index(asked) if asked in names else None
+    return next((names.index(name) for name in usual if name in names), by_place)
 
 
 def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
@@ -453,7 +478,7 @@ def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
         paths: `.txt` with a text per line, or tables with a column `text` or `sentence`, or a single one.
     """
     for path in paths:
-        table = open_table(path, None, SENTENCE, "a column named text", "--text")
+        table = open_table(path, None, SENTENCE, "", "--text")
         yield from filterfalse(is_blank, map(str.strip, table.texts(keep_empty=True)))
 
 

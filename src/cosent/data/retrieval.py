@@ -15,8 +15,8 @@ from cosent.data.files import (
     LABEL_NAMES,
     QUERY_ID_NAMES,
     TEXT_NAMES,
-    LabelColumn,
     open_table,
+    read_label,
 )
 from cosent.data.formats import is_blank
 from cosent.data.manifest import Labels
@@ -156,9 +156,9 @@ def read_judged(queries: str, documents: str, qrels: str) -> Judged:
     texts = {path: read_identified(path, flag) for path, flag in ((queries, "--queries"), (documents, "--documents"))}
     place = {path: {name: number for number, name in enumerate(some)} for path, some in texts.items()}
     table = open_table(qrels, None, (QUERY_ID_NAMES, DOCUMENT_ID_NAMES, LABEL_NAMES), "", "--qrels")
-    gains, judgements = LabelColumn(table.path, table.sentences[2]), []
+    judgements, score = [], table.sentences[2]
     for number, row in enumerate(replace(table, sentences=()).rows(table.sentences), start=1):
-        gain = gains.read(row, number)
+        gain = read_label(row[score], f"{qrels}, judgement {number}, {score}")
         if gain < 0:
             raise InputError(f"{qrels}, judgement {number}: a score must be 0 or more, got {gain:g}. Correct it.")
         for column, path in zip(table.sentences, (queries, documents), strict=False):

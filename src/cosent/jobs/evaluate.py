@@ -29,10 +29,10 @@ from cosent.data.files import (
     SENTENCE1_NAMES,
     SENTENCE2_NAMES,
     FileOptions,
-    LabelColumn,
     TableArguments,
     label_values,
     open_table,
+    read_label,
     table_writer,
 )
 from cosent.data.manifest import SPLITS, Manifest
@@ -157,9 +157,11 @@ def read_labelled(
     known = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
     table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
     first, second, label = table.sentences
-    labels = LabelColumn(table.path, label, values)
     rows = replace(table, sentences=(first, second)).rows([first, second, label])
-    read = [(row[first], row[second], labels.read(row, number)) for number, row in enumerate(rows, start=1)]
+    read = [
+        (row[first], row[second], read_label(row[label], f"{path}, pair {number}, {label}", values))
+        for number, row in enumerate(rows, start=1)
+    ]
     columns = dict(zip(FEATURES, map(list, zip(*read, strict=True)), strict=True))
     binary = set(columns["label"]) <= {0.0, 1.0}
     low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
