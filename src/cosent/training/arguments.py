@@ -19,6 +19,7 @@ from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.models.lora import lora_config
 from cosent.models.modules import CHOICES
 from cosent.models.prompts import PromptArguments
+from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +183,8 @@ class RunArguments(TrainingArguments):
                 raise InputError(f"{flag.name} is not supported. {ELSEWHERE[flag.name]}")
         if self.save_only_model and self.resume_from_checkpoint:
             raise InputError("--save_only_model leaves nothing to resume from. Leave out --resume_from_checkpoint.")
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
+        if launched_with() is None:  # FSDP and DeepSpeed choose their device themselves
+            self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
         self.check_flags()
         if self.lr_scheduler_type in BY_METRIC:
