@@ -8,11 +8,12 @@ import torch
 
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
+from cosent.data.pairs import PairDataset
 from cosent.models.decoding import unilm_mask
 from cosent.models.student import Student
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import pair_metrics
-from cosent.training.student import Corruption, StudentCollator, StudentDataset, StudentTrainer, held_out_synonyms
+from cosent.training.student import Corruption, StudentCollator, StudentTrainer, TeacherVectors, held_out_synonyms
 
 
 def own(synonyms: bool, teacher) -> dict:
@@ -74,9 +75,9 @@ def test_a_teacher_is_looked_up_by_row(tokenizer, pairs, make_corpus):
     """Fails if a pair gets the vectors of another, pairs below the boundary are to be written, or the perplexity takes
     longer than the training."""
     rows = load_corpus(str(make_corpus({"train": pairs[:2]}))).split("train")
-    data = StudentDataset(rows, tokenizer, 32, synonyms=np.array([True, False]))
+    data = PairDataset(rows, tokenizer, 32, synonyms=np.array([True, False]))
     assert set(data[0][2]) == {"labels", "synonyms"}
-    data.teacher = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[0, 2], [2, 1]])
+    data.targets["teacher"] = TeacherVectors(np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[0, 2], [2, 1]]))
     targets = data[1][2]
     assert not targets["synonyms"] and targets["teacher"].tolist() == [[4, 5], [2, 3]] and len(data) == 2
     assert held_out_synonyms(np.array([0.0, 4.0, 5.0, 3.9]), 4.0).tolist() == [False, True, True, False]

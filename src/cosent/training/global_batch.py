@@ -2,13 +2,12 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from cosent.compute.grad_cache import backward_in_parts, fits_everywhere, split_
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.data.manifest import Labels
 from cosent.data.pairs import PairDataset, Prefixes
+from cosent.data.retrieval import retrieval_task
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -30,7 +30,16 @@ from cosent.models.lora import Adapter
 from cosent.search.neighbours import found_by_vectors
 from cosent.training.caching import CachedParts
 from cosent.training.callbacks import use_log_lines
-from cosent.training.pairs import EvaluationSet
+from cosent.training.pairs import (
+    EvaluationSet,
+    RetrievalSet,
+    Rows,
+    check_rows,
+    meaning_of,
+    selection,
+    tokenised,
+    tower_of,
+)
 from cosent.training.resumable import ResumableTrainer
 
 logger = logging.getLogger(__name__)
@@ -60,11 +69,8 @@ def metrics_of(
     if "scores" not in prediction.predictions:
         return {}
     metrics = pair_metrics(prediction.predictions, prediction.label_ids)
-    return (
-        metrics
-        if own is None
-        else metrics | own(EvalPrediction(prediction.predictions["scores"], prediction.label_ids))
-    )
+    scores = EvalPrediction(prediction.predictions["scores"], prediction.label_ids)
+    return metrics if own is None else metrics | own(scores)
 
 
 class GlobalBatchTrainer(ResumableTrainer):
@@ -85,13 +91,18 @@ class GlobalBatchTrainer(ResumableTrainer):
     dict: `scores`, and of a `RetrievalSet` `queries` (its metrics by name, a value per query).
 
     Args:
-        train_dataset, eval_dataset: tokenised pairs; `evaluate` and `predict` also take rows, which `tokenise` reads.
+        train_dataset: tokenised pairs; `evaluate` and `predict` take rows, which `tokenise` reads, or their result.
+        held_out: rows to select the best epoch on, by dataset.
         corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
         adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
         compute_metrics: metrics of one's own, added to ours: takes `EvalPrediction` of scores and labels, `(pairs,)`.
         kwargs: arguments of `transformers.Trainer`.
     """
 
+    # Set by a subclass before `__init__`.
+    encoder: TextModel
+    prefixes: Prefixes  # in front of the sentences of a pair
+    meanings: dict[str, Labels]  # of the labels, by dataset
     targets: tuple[str, ...] = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
@@ -100,13 +111,19 @@ class GlobalBatchTrainer(ResumableTrainer):
         model: torch.nn.Module,
         args,
         *,
+        held_out: Mapping[str, Rows],
         corpus_weights: Sequence[float] | None = None,
         adapter: Adapter | None = None,
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
         **kwargs,
     ):
+        self.args = args  # `tokenise` reads it before Trainer has set it
+        args.choose_learning_rate(self.encoder.backbone.config.hidden_size, adapter is not None)
+        with args.main_process_first(desc="tokenising"):  # the other processes read its cache
+            sets = {name: self.tokenise(rows, f"{name} validation", name) for name, rows in held_out.items()}
+        kwargs |= {"eval_dataset": selection(args, sets), "compute_metrics": partial(metrics_of, own=compute_metrics)}
         smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0  # Trainer's own looks for a config
-        super().__init__(model, args, compute_metrics=partial(metrics_of, own=compute_metrics), **kwargs)
+        super().__init__(model, args, **kwargs)
         args.label_smoothing_factor = smoothing  # of the loss
         if self.args.torch_compile and self.model.packing:
             raise InputError("--torch_compile would compile at every step, for each shape. Add --packing false.")
@@ -119,18 +136,25 @@ class GlobalBatchTrainer(ResumableTrainer):
             self._train_batch_size = self.cached_parts.batch
             self.add_callback(self.cached_parts)
 
-    encoder: TextModel
-    prefixes: Prefixes  # in front of the sentences of a pair
-
-    def tokenise(self, rows: datasets.Dataset, where: str, name: str | Labels | None = None) -> EvaluationSet:
-        """Tokenised pairs of rows with the columns of the contract, for evaluation.
+    def tokenise(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
+        """Tokenised pairs to evaluate on, with a retrieval task if a bi-encoder has one there.
 
         Args:
             where: the rows, for messages.
             name: of the dataset of the training whose labels mean the same, or their meaning; default: the only one,
                 else none.
         """
-        raise NotImplementedError
+        rows = check_rows(rows, where)
+        meaning = meaning_of(self.meanings, name, rows, where)
+        targets = self.evaluation_targets(rows, meaning)
+        pairs = tokenised(rows, self.encoder, self.prefixes, where, **targets)
+        searched = self.args.retrieval and tower_of(self.encoder) == "bi_encoder"
+        task = retrieval_task(rows, meaning, where) if searched else None
+        return EvaluationSet(pairs, None if task is None else RetrievalSet.of(task, self.encoder, self.prefixes))
+
+    def evaluation_targets(self, rows: Rows, meaning: Labels) -> dict[str, np.ndarray]:
+        """Targets besides the labels that a model needs in evaluation, each of shape `(pairs, ...)`."""
+        return {}
 
     def read(self, outputs: Outputs, targets: dict[str, Tensor]) -> Outputs:
         """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
@@ -207,11 +231,8 @@ class GlobalBatchTrainer(ResumableTrainer):
 
     def readable(self, pairs: Any, where: str) -> Any:
         """Rows as tokenised pairs; what is tokenised, or the name of a set, stays as it is."""
-        return (
-            pairs
-            if pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
-            else self.tokenise(pairs, where)
-        )
+        tokenised = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
+        return pairs if tokenised else self.tokenise(pairs, where)
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

@@ -18,13 +18,16 @@ from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.manifest import COLUMNS, Labels
 from cosent.data.negatives import simcse_pairs
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
-from cosent.data.retrieval import RetrievalTask, retrieval_task
+from cosent.data.retrieval import RetrievalTask
 from cosent.errors import InputError
+from cosent.evaluation.metrics import can_rank
+from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
 from cosent.models.bi_encoder import TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
 from cosent.search.differences import unknown_characters
+from cosent.training.arguments import BY_METRIC, PairTrainingArguments
 from cosent.training.objective import Objective
 
 logger = logging.getLogger(__name__)
@@ -78,6 +81,12 @@ def check_rows(rows: Any, where: str) -> Rows:
     return rows
 
 
+def rows_by_name(given: Datasets | None, split: str = "") -> dict[str, Rows]:
+    """The columns of the contract of every dataset, see `check_rows`; a single dataset is called `pairs`."""
+    every = {} if given is None else given if isinstance(given, Mapping) else {"pairs": given}
+    return {name: check_rows(rows, name + split) for name, rows in every.items()}
+
+
 def read_labels(name: str, rows: Rows) -> Labels:
     """The meaning of labels by their values: binary if all are 0 or 1, else graded from the least to the greatest."""
     values = labels_of(rows)
@@ -90,13 +99,6 @@ def read_labels(name: str, rows: Rows) -> Labels:
     return (
         Labels(name, "binary", 0.0, 1.0) if set(np.unique(values)) <= {0.0, 1.0} else Labels(name, "graded", low, high)
     )
-
-
-def named(given: Datasets | None) -> dict[str, Rows]:
-    """Datasets by name; a single one is called `pairs`."""
-    if given is None:
-        return {}
-    return dict(given) if isinstance(given, Mapping) and not isinstance(given, datasets.Dataset) else {"pairs": given}
 
 
 def meanings(given: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Rows]) -> dict[str, Labels]:
@@ -249,21 +251,6 @@ class EvaluationSet(torch.utils.data.Dataset):
     pairs: PairDataset
     retrieval: RetrievalSet | None = None
 
-    @classmethod
-    def of(
-        cls,
-        pairs: PairDataset,
-        rows: Rows,
-        encoder: TextModel,
-        prefixes: Prefixes,
-        where: str,
-        labels: Labels,
-        retrieval: bool,
-    ) -> "EvaluationSet":
-        """The tokenised `pairs` of `rows`; `retrieval` adds the task of a bi-encoder, where any pair is similar."""
-        task = retrieval_task(rows, labels, where) if retrieval and tower_of(encoder) == "bi_encoder" else None
-        return cls(pairs, None if task is None else RetrievalSet.of(task, encoder, prefixes))
-
     @property
     def labels(self) -> np.ndarray:
         return self.pairs.labels
@@ -273,3 +260,35 @@ class EvaluationSet(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> tuple:
         return self.pairs[index]
+
+
+def selection(
+    args: PairTrainingArguments, sets: Mapping[str, EvaluationSet]
+) -> EvaluationSet | dict[str, EvaluationSet] | None:
+    """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
+
+    Sets `args` to keep the last epoch if none of the sets can select.
+    """
+    metric = args.metric_for_best_model
+    if metric in METRICS and all(pairs.retrieval is None for pairs in sets.values()):
+        raise InputError(
+            f"--metric_for_best_model {metric} needs queries, and validation has none ({', '.join(sets)}): "
+            "they come from bi-encoders, --retrieval true and similar pairs. Use spearman, or other --eval_corpora."
+        )
+    usable = {name: pairs for name, pairs in sets.items() if metric in METRICS or can_rank(pairs.labels)}
+    idle = ", ".join(name for name in sets if name not in usable)
+    if not usable:
+        if args.lr_scheduler_type in BY_METRIC:
+            raise InputError(
+                f"--lr_scheduler_type {args.lr_scheduler_type.value} follows validation, which has no metric."
+            )
+        if args.eval_strategy != "no":
+            logger.warning(
+                "%s has no validation split with two different labels: the last epoch is kept, best or not. Similar "
+                "pairs alone can select a bi-encoder by --metric_for_best_model recall_at_10.",
+                idle or "This training",
+            )
+        args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
+    elif idle and args.eval_strategy != "no":
+        logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
+    return next(iter(usable.values()), None) if len(usable) < 2 else usable

@@ -14,7 +14,7 @@ from transformers import EvalPrediction
 from cosent.data.collators import PairCollator, collated_targets
 from cosent.data.corpus import labels_of
 from cosent.data.manifest import Labels
-from cosent.data.pairs import NO_PREFIXES, PairDataset, warn_truncated
+from cosent.data.pairs import NO_PREFIXES
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
@@ -24,28 +24,20 @@ from cosent.models.cache import DEFAULT_CACHE, teacher_scores, teacher_vectors
 from cosent.models.student import Student
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import GlobalBatchTrainer, Outputs
-from cosent.training.pairs import Datasets, EvaluationSet, Rows, check_rows, meaning_of, meanings, named, use_prompts
-from cosent.training.trainer import selection
+from cosent.training.pairs import Datasets, Rows, meanings, rows_by_name, tokenised, use_prompts
 
 HELD_OUT_SYNONYMS = 500  # of a split, for the perplexity
 
 
-class StudentDataset(PairDataset):
-    """Tokenised pairs with the targets `labels`, `synonyms` and, with a teacher, `teacher`.
+@dataclass(frozen=True)
+class TeacherVectors:
+    """The vectors of a teacher for both sentences of pair i: `values[rows[i]]`, of shape `(2, hidden)`."""
 
-    Args:
-        synonyms: bool of shape `(pairs,)`: pairs that are generated from one another.
-        teacher: `(values, rows)`, the target of pair i being `values[rows[i]]`: a bi-encoder's vectors with rows
-            `(pairs, 2)`, or a cross-encoder's scores with rows `(pairs,)`; None without a teacher.
-    """
+    values: np.ndarray
+    rows: np.ndarray
 
-    def __init__(self, *args, teacher: tuple[np.ndarray, np.ndarray] | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.teacher = teacher
-
-    def targets_of(self, index: int) -> dict[str, Any]:
-        targets = super().targets_of(index)
-        return targets if self.teacher is None else targets | {"teacher": self.teacher[0][self.teacher[1][index]]}
+    def __getitem__(self, pair: int) -> np.ndarray:
+        return self.values[self.rows[pair]]
 
 
 def held_out_synonyms(labels: np.ndarray, similar_from: float) -> np.ndarray:
@@ -192,8 +184,7 @@ class StudentTrainer(GlobalBatchTrainer):
         self.encoder, self.generation = encoder, isinstance(encoder, Student) if generation is None else generation
         if self.generation and not isinstance(encoder, Student):
             raise InputError(f"A {type(encoder).__name__} does not generate. Pass a Student, or generation=False.")
-        rows = {name: check_rows(own, name) for name, own in named(train_dataset).items()}
-        held_out = {name: check_rows(own, f"{name} validation") for name, own in named(eval_dataset).items()}
+        rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, held_out | rows)
         self.prefixes = use_prompts(encoder, prompt, prompt_name)
         if self.generation and self.prefixes != NO_PREFIXES:
@@ -201,8 +192,6 @@ class StudentTrainer(GlobalBatchTrainer):
                 f"The prompt {self.prefixes[0] or self.prefixes[1]!r} is for a student that only embeds. Add "
                 "--generation false, or switch it off with --prompt ''."
             )
-        self.with_retrieval = args.retrieval
-        args.choose_learning_rate(encoder.backbone.config.hidden_size)
         joined, synonyms = self.joined(rows, teacher is not None)
         self.synonyms = int(synonyms.sum())
         batch = args.cached_batch_size or args.train_batch_size * args.world_size
@@ -211,22 +200,21 @@ class StudentTrainer(GlobalBatchTrainer):
                 f"{len(joined)} pairs do not fill a batch of {batch}. Lower --per_device_train_batch_size."
             )
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
-            options = {"labels": synonyms.astype(np.float32), "synonyms": synonyms}
-            pairs = self.student_pairs(joined, "train", **options)
-            sets = {name: self.tokenise(own, f"{name} validation", name) for name, own in held_out.items()}
+            labels_read = synonyms.astype(np.float32)
+            pairs = tokenised(joined, encoder, self.prefixes, "train", labels_read, synonyms=synonyms)
         self.similarity_loss: Callable[..., torch.Tensor] = lambda embeddings, teacher: synonym_loss(embeddings)
         if teacher is not None:
             teacher = (load_model(teacher) if isinstance(teacher, str) else teacher).to(args.device)
             embeds = isinstance(teacher, SentenceEncoder)
             self.similarity_loss = similarity_matrix_loss if embeds else pair_ranking_loss
             if not args.dry_run:  # it would read all of the text
-                pairs.teacher = teacher_targets(teacher, joined, teacher_prompt)
+                pairs.targets["teacher"] = teacher_targets(teacher, joined, teacher_prompt)
         corruption = Corruption.from_tokenizer(encoder.tokenizer, corruption_share)
         super().__init__(
             encoder if self.generation else BiEncoder(encoder),
             args,
             train_dataset=pairs,
-            eval_dataset=selection(args, sets),
+            held_out=held_out,
             data_collator=StudentCollator(encoder.tokenizer.pad_token_id, self.generation, corruption),
             compute_metrics=compute_metrics,
             callbacks=callbacks,
@@ -250,18 +238,8 @@ class StudentTrainer(GlobalBatchTrainer):
             raise InputError(f"{', '.join(rows)}: no pair is labelled as synonyms, from which a student learns.")
         return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)
 
-    def student_pairs(self, rows: Rows, where: str, **options) -> StudentDataset:
-        encoder = self.encoder
-        pairs = StudentDataset(rows, encoder.tokenizer, encoder.max_length, prefixes=self.prefixes, **options)
-        warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, where, "--max_length")
-        return pairs
-
-    def tokenise(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
-        """Tokenised pairs to evaluate on: their scores, the perplexity of some synonyms, with `retrieval` the rest."""
-        rows = check_rows(rows, where)
-        meaning = meaning_of(self.meanings, name, rows, where)
-        pairs = self.student_pairs(rows, where, synonyms=held_out_synonyms(labels_of(rows), meaning.similar_from))
-        return EvaluationSet.of(pairs, rows, self.encoder, self.prefixes, where, meaning, self.with_retrieval)
+    def evaluation_targets(self, rows: Rows, meaning: Labels) -> dict[str, np.ndarray]:
+        return {"synonyms": held_out_synonyms(labels_of(rows), meaning.similar_from)}  # for the perplexity
 
     def read(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return {name: outputs[name] for name in ("embeddings", "target_losses", "target_tokens") if name in outputs}
@@ -304,9 +282,9 @@ class StudentTrainer(GlobalBatchTrainer):
             self.data_collator = collator
 
 
-def teacher_targets(teacher: TextModel, rows: Rows, prompt: list[str] | None) -> tuple:
-    """The teacher's targets of `StudentDataset`, through the cache on disk."""
+def teacher_targets(teacher: TextModel, rows: Rows, prompt: list[str] | None) -> TeacherVectors | np.ndarray:
+    """What the teacher says of each pair, through the cache on disk: vectors, or of a cross-encoder a score."""
     sides = rows["sentence1"][:], rows["sentence2"][:]
     if isinstance(teacher, SentenceEncoder):
-        return teacher_vectors(teacher, *sides, DEFAULT_CACHE, prompt=prompt)
-    return teacher_scores(teacher, *sides, DEFAULT_CACHE, prompt=prompt), np.arange(len(rows))
+        return TeacherVectors(*teacher_vectors(teacher, *sides, DEFAULT_CACHE, prompt=prompt))
+    return teacher_scores(teacher, *sides, DEFAULT_CACHE, prompt=prompt)

@@ -11,26 +11,19 @@ from transformers import EvalPrediction
 from cosent import losses
 from cosent.data.manifest import Labels
 from cosent.errors import InputError
-from cosent.evaluation.metrics import can_rank
-from cosent.evaluation.retrieval import METRICS
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.lora import add_adapter
-from cosent.training.arguments import BY_METRIC, PairTrainingArguments
+from cosent.training.arguments import PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard, DeadBatchReport
 from cosent.training.global_batch import GlobalBatchTrainer, Outputs
 from cosent.training.objective import Objective, build_objective
 from cosent.training.pairs import (
     TOWERS,
     Datasets,
-    EvaluationSet,
-    Rows,
-    check_rows,
-    meaning_of,
     meanings,
-    named,
-    tokenised,
+    rows_by_name,
     tower_of,
     training_pairs,
     use_prompts,
@@ -103,25 +96,22 @@ class PairTrainer(GlobalBatchTrainer):
         if not isinstance(encoder, SentenceEncoder | CrossEncoder):
             raise InputError(f"model is a {type(encoder).__name__}, not a SentenceEncoder or CrossEncoder.")
 
-        rows = {name: check_rows(own, name) for name, own in named(train_dataset).items()}
-        held_out = {name: check_rows(own, f"{name} validation") for name, own in named(eval_dataset).items()}
+        rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, held_out | rows)
         trained = {name: self.meanings[name] for name in rows}
         self.objectives = objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
         if "simcse" in (objective.name for objective in self.objectives.values()):
             warn_without_dropout(encoder)
 
-        self.prompt, self.peft_config, self.with_retrieval = (prompt, prompt_name), peft_config, args.retrieval
-        args.choose_learning_rate(encoder.backbone.config.hidden_size, peft_config is not None)
+        self.prompt, self.peft_config = (prompt, prompt_name), peft_config
         module = self.prepared(encoder, args.seed)
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             train_pairs = training_pairs(rows, trained, self.objectives, encoder, self.prefixes)
-            sets = {name: self.tokenise(own, f"{name} validation", name) for name, own in held_out.items()}
         super().__init__(
             module,
             args,
             train_dataset=train_pairs,
-            eval_dataset=selection(args, sets),
+            held_out=held_out,
             data_collator=TOWERS[tower_of(encoder)].collator.from_tokenizer(encoder.tokenizer),
             corpus_weights=check_weights(corpus_weights, list(rows), loss),
             adapter=self.adapter,
@@ -168,15 +158,6 @@ class PairTrainer(GlobalBatchTrainer):
     def call_model_init(self, trial=None) -> nn.Module:
         """The module of a trial of `hyperparameter_search`."""
         return self.prepared(super().call_model_init(trial), self.args.seed)
-
-    def tokenise(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
-        """Tokenised pairs of rows, to evaluate on; `name` is that of the dataset whose labels have the same meaning."""
-        rows = check_rows(rows, where)
-        pairs, meaning = (
-            tokenised(rows, self.encoder, self.prefixes, where),
-            meaning_of(self.meanings, name, rows, where),
-        )
-        return EvaluationSet.of(pairs, rows, self.encoder, self.prefixes, where, meaning, self.with_retrieval)
 
     def objective_of(self, targets: dict[str, Tensor]) -> Objective:
         """The objective of a batch, which is of one corpus."""
@@ -258,35 +239,3 @@ def check_weights(
             f"--corpus_weights takes a positive number per corpus, as 2 1; got {weights} for {len(names)}."
         )
     return weights
-
-
-def selection(
-    args: PairTrainingArguments, sets: Mapping[str, EvaluationSet]
-) -> EvaluationSet | dict[str, EvaluationSet] | None:
-    """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
-
-    Sets `args` to keep the last epoch if none of the sets can select.
-    """
-    metric = args.metric_for_best_model
-    if metric in METRICS and all(pairs.retrieval is None for pairs in sets.values()):
-        raise InputError(
-            f"--metric_for_best_model {metric} needs queries, and validation has none ({', '.join(sets)}): "
-            "they come from bi-encoders, --retrieval true and similar pairs. Use spearman, or other --eval_corpora."
-        )
-    usable = {name: pairs for name, pairs in sets.items() if metric in METRICS or can_rank(pairs.labels)}
-    idle = ", ".join(name for name in sets if name not in usable)
-    if not usable:
-        if args.lr_scheduler_type in BY_METRIC:
-            raise InputError(
-                f"--lr_scheduler_type {args.lr_scheduler_type.value} follows validation, which has no metric."
-            )
-        if args.eval_strategy != "no":
-            logger.warning(
-                "%s has no validation split with two different labels: the last epoch is kept, best or not. Similar "
-                "pairs alone can select a bi-encoder by --metric_for_best_model recall_at_10.",
-                idle or "This training",
-            )
-        args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
-    elif idle and args.eval_strategy != "no":
-        logger.warning("%s selects nothing: it has no validation split with two different labels.", idle)
-    return next(iter(usable.values()), None) if len(usable) < 2 else usable
