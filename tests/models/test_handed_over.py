@@ -5,6 +5,8 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from sentence_transformers.util import paraphrase_mining
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
 
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
@@ -77,3 +79,36 @@ def test_predict_and_rank_are_similarity_in_another_form(cross):
     assert [one["text"] for one in ranked] == [TEXTS[place] for place in best]
     with pytest.raises(ValueError, match="position 1"):
         cross.predict([("怎么", "还款"), ("怎么还款",)])
+
+
+@pytest.mark.matrix
+def test_keybert_and_bertopic_embed_with_the_model_in_memory(encoder):
+    """Fails if they fall back to a model of theirs, which they would download."""
+    theirs, plain = encoder.as_sentence_transformer(), encoder.encode(TEXTS)
+    keybert = pytest.importorskip("keybert").KeyBERT(model=theirs)
+    np.testing.assert_allclose(keybert.model.embed(TEXTS), plain, atol=1e-5)
+    ((word, _), *_) = keybert.extract_keywords("怎么还款 今天天气很好 如何还款", top_n=1)
+    assert word in ("怎么还款", "今天天气很好", "如何还款")
+    options = {"umap_model": PCA(2), "hdbscan_model": KMeans(2, random_state=0)}
+    topics = pytest.importorskip("bertopic").BERTopic(embedding_model=theirs, **options)
+    found, _ = topics.fit_transform(TEXTS * 4)
+    assert len(set(found)) == 2 and found[0] == found[2]
+    np.testing.assert_allclose(topics.embedding_model.embed_documents(TEXTS), plain, atol=1e-5)
+
+
+@pytest.mark.matrix
+def test_chroma_finds_with_the_model_in_memory(encoder):
+    """Fails if a vector store does not take what `encode` gives."""
+    chroma = pytest.importorskip("chromadb").EphemeralClient()
+    store = chroma.create_collection("faq", embedding_function=None, metadata={"hnsw:space": "cosine"})
+    store.add(ids=[str(place) for place in range(3)], documents=TEXTS[1:], embeddings=encoder.encode(TEXTS[1:]))
+    hit = store.query(query_embeddings=encoder.encode_query(TEXTS[:1]), n_results=1)
+    assert hit["documents"] == [[TEXTS[0]]] and hit["distances"][0][0] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.matrix
+def test_mteb_embeds_with_the_model_in_memory(encoder):
+    """Fails if mteb's wrapper of sentence-transformers' class does not recognise the object."""
+    wrappers = pytest.importorskip("mteb.models")
+    wrapped = wrappers.SentenceTransformerEncoderWrapper(encoder.as_sentence_transformer())
+    np.testing.assert_allclose(wrapped.model.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)

@@ -173,6 +173,18 @@ def test_nothing_is_selected_without_evaluation_or_checkpoints(rows, encoder, tm
     assert "the last epoch is kept" in caplog.text
 
 
+def test_tensorboard_gets_the_curves(rows, encoder, tmp_path, monkeypatch):
+    """Fails if `report_to` of a trainer from Python writes nothing that tensorboard reads."""
+    EventAccumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    args = arguments(tmp_path / "run", report_to="tensorboard", max_steps=2)
+    trainer = PairTrainer(encoder, args, train_dataset=rows["train"], eval_dataset=rows["validation"])
+    trainer.train()
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert {"train/loss", "eval/spearman"} <= set(events.Tags()["scalars"]) and len(events.Scalars("train/loss")) == 2
+
+
 def test_an_adapter_is_saved_and_merged(rows, encoder, tmp_path):
     """Fails if `peft_config` trains all weights, or the saved model lacks what was learnt."""
     args = arguments(tmp_path, learning_rate=1e-2)

@@ -207,7 +207,9 @@ class GlobalBatchTrainer(ResumableTrainer):
         with torch.random.fork_rng(devices=[]):
             return super().evaluation_loop(loader, "Embedding", ignore_keys=["scores"]).predictions["embeddings"]
 
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
