@@ -40,7 +40,7 @@ SPLITS = {  # name -> processes, pairs per device, further arguments of the trai
     "2 x 16, each on its own": (2, 16, {"local_comparisons": True}),
     "4 x 8 accumulated": (1, 8, {"gradient_accumulation_steps": 4}),
 }
-MODELS = {f"{tower}{', LoRA' * lora}": (tower, lora) for tower in TOWERS for lora in (False, True)}
+MODELS = {f"{tower}, LoRA" if lora else tower: (tower, lora) for tower in TOWERS for lora in (False, True)}
 MEMORY = {"plain 16": (16, None), "cached 1,024 at 16": (16, 1024), "plain 1,024": (1024, None)}
 
 

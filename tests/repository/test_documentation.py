@@ -177,9 +177,11 @@ def test_teach_sh(understands, tmp_path):
     assert [problem for line in commands if (problem := understands(line))] == []
     mined = [re.search(r"--model (\S+) --teacher (\S+) ", line) for line in commands if line.startswith("cosent mine")]
     assert [match and match.groups() for match in mined] == [
-        ("bi_encoder_0", "bi_encoder_0"), ("bi_encoder_0", "cross_encoder_1"),
-        ("bi_encoder_1", "bi_encoder_1"), ("bi_encoder_1", "cross_encoder_2"),
-    ]  # fmt: skip
+        ("bi_encoder_0", "bi_encoder_0"),
+        ("bi_encoder_0", "cross_encoder_1"),
+        ("bi_encoder_1", "bi_encoder_1"),
+        ("bi_encoder_1", "cross_encoder_2"),
+    ]
     (tmp_path / "out/bi_encoder_0").mkdir(parents=True)
     (tmp_path / "out/bi_encoder_0/run.json").touch()
     (tmp_path / "out/cross_encoder_1_pairs").mkdir()
@@ -304,7 +306,9 @@ absent
 ```python
 absent_too
 ```
-""", encoding="utf-8")  # fmt: skip
+""",
+        encoding="utf-8",
+    )
     ran, problems = run_python(page)
     assert ran == 5
     assert [re.findall("absent|runs/all|runs/none", problem)[-1] for problem in problems] == [

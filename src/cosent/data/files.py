@@ -68,9 +68,11 @@ class FileArguments:
     sheet: str | None = option(None, "Sheet to read of a workbook with several.")
     encoding: str = option("utf-8", "Encoding of text.", (*ENCODINGS, "gbk"))
     text_columns: list[str] | None = option(
-        None, "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
-        "sentence2 and their like, or the only two, with labels the first two of three.", commas=True,
-    )  # fmt: skip
+        None,
+        "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
+        "sentence2 and their like, or the only two, with labels the first two of three.",
+        commas=True,
+    )
 
     @property
     def options(self) -> FileOptions:
@@ -82,9 +84,11 @@ class TableArguments(FileArguments):
     """What labels stand for."""
 
     label_values: list[str] | None = option(
-        None, "All labels and what they stand for, as in 否=0 是=1; default: numbers, and 是, 相似, true, yes as 1, "
-        "否, 不相似, false, no as 0.", commas=True,
-    )  # fmt: skip
+        None,
+        "All labels and what they stand for, as in 否=0 是=1; default: numbers, and 是, 相似, true, yes as 1, "
+        "否, 不相似, false, no as 0.",
+        commas=True,
+    )
 
 
 @dataclass(kw_only=True)
