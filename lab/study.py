@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosent.cli import option, read_yaml, run
-from cosent.comparing.plan import checked_study, read_study
+from cosent.comparing.runs import checked_study, read_study
 from cosent.jobs.study import StudyArguments, run_study
 from lab import RESULTS, ROOT
 

@@ -263,6 +263,19 @@ def tiny_student(tokenizer, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def make_recipe(tmp_path):
+    """Returns a function that writes a recipe and gives back its path."""
+
+    def make(name: str, text: str = "loss: cosent\n") -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
 def make_study(tmp_path):
     """Returns a function that leaves the results of a study, as `cosent.jobs.study` does, and gives back its folder."""
 

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cosent.atomic import write_atomically
 from cosent.cli import parse
-from cosent.comparing.plan import Run
+from cosent.comparing.runs import Run
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
-from cosent.comparing.plan import Run
+from cosent.comparing.runs import Run
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import messages_for_users

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.comparing.document import Cell, markdown_table, times_100
-from cosent.comparing.plan import Run
+from cosent.comparing.runs import Run
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
 from cosent.evaluation.phenomena import CHANGES, PHENOMENA, pairs, passed, read_items

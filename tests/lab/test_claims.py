@@ -8,8 +8,8 @@ import pytest
 import yaml
 from scipy import stats
 
-from cosent.comparing.plan import expand
 from cosent.comparing.results import read_results
+from cosent.comparing.runs import expand
 from cosent.errors import InputError
 from cosent.evaluation.significance import Difference
 from lab import RESULTS, ROOT

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from cosent.cli import as_words, parse, read_yaml
-from cosent.comparing.plan import choose, expand
 from cosent.comparing.results import STUDY_NAME, read_results
+from cosent.comparing.runs import choose, expand
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS

@@ -11,7 +11,7 @@ from accelerate.commands.launch import launch_command_parser
 from cosent.data_scripts.corpora import CORPORA
 
 from cosent.cli import parse
-from cosent.comparing.plan import expand, read_study
+from cosent.comparing.runs import expand, read_study
 from cosent.data.manifest import Manifest
 from cosent.jobs import distill
 from cosent.losses import LOSSES

@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from cosent.cli import launch_command
-from cosent.comparing.plan import Run
 from cosent.comparing.results import Result, save_results
+from cosent.comparing.runs import Run
 from cosent.compute.processes import run_logged
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError

@@ -46,15 +46,15 @@ class StudyArguments(DataFolder):
 
 
 def main(args: StudyArguments) -> int:
-    from cosent.comparing.plan import read_study
+    from cosent.comparing.runs import read_study
 
     return run_study(args, Path(args.study).stem, read_study(args.study))
 
 
 def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
     """Trains what the results of a study lack; returns the exit status."""
-    from cosent.comparing.plan import choose, expand, settings_of
     from cosent.comparing.results import name_of, points, read_study_folder
+    from cosent.comparing.runs import choose, expand, settings_of
     from cosent.comparing.session import Session, study_lock
 
     overrides = settings_of(args.set or [], args.study)
