@@ -128,7 +128,7 @@ def test_reranking(search, folder, encoder, tiny_cross, monkeypatch):
         index.search(["还款"], top=2, reranker=cross, candidates=5)
 
 
-def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog):
+def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog, job):
     """Fails if queries or sentences are read without the prompt that the model has for them."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_bi))
     encoder.prompts = Prompts({"query": "问：", "passage": "答："})
@@ -145,6 +145,10 @@ def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog):
         own = Index.of(LINES, encoder, embed)
         np.testing.assert_allclose(own.vectors, index.vectors[: len(LINES)], atol=1e-6)
     assert "--prompt_name" not in caplog.text
+    words = ("--model", tmp_path / "bi", "--index", tmp_path / "vectors.npy", "--query", LINES[0], "--json")
+    best = [json.loads(job("cosent.jobs.search", *words, *flags)[0])["hits"][0]["cosine"]
+            for flags in (("--prompt_name", "passage"), ("--prompt", "答："), ())]  # fmt: skip
+    assert best[:2] == [pytest.approx(1, abs=1e-5)] * 2 and best[2] < 0.9999
     index.prompt = ""
     index.embed(["还款"])
     assert "'答：'" in caplog.text and "--prompt_name document" in caplog.text

@@ -68,6 +68,26 @@ def test_the_best_window_decides(folder, job, tmp_path, monkeypatch):
     assert hits[0]["cosine"] == pytest.approx(1, abs=1e-5)
 
 
+def test_pairs_of_long_and_of_short_texts(folder, evaluate, job, tmp_path):
+    """Fails if evaluate cuts texts in spite of --long_texts, or similarity compares vectors longer than asked for."""
+    first, second = [LONG, *TEXTS], [LONG[30:], "如何还款", LONG[20:], "今天下雨"]
+    rows = zip(first, second, "1010", strict=True)
+    lines = ["\t".join(row) for row in [("sentence1", "sentence2", "label"), *rows]]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines), encoding="utf-8")
+    words = ("--pairs", tmp_path / "pairs.tsv", "--long_texts", "mean", "--predictions", tmp_path / "p.tsv")
+    evaluate(*words, "--no_retrieval", model=folder)
+    written = [line.split("\t")[-1] for line in (tmp_path / "p.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    mean, cut = (load_bi_encoder(str(folder), how).similarity(first, second) for how in ("mean", "truncate"))
+    np.testing.assert_allclose(np.array(written, dtype=float), mean, atol=2e-6)
+    assert np.abs(mean - cut)[0] > 1e-3
+
+    printed, _ = job("cosent.jobs.similarity", "--model", folder, "--truncate_dim", "8", "怎么还款", "今天下雨")
+    short, full = (
+        load_bi_encoder(str(folder), truncate_dim=dim).similarity("怎么还款", "今天下雨") for dim in (8, None)
+    )
+    assert float(printed.split()[0]) == pytest.approx(short, abs=1.01e-4) and abs(short - full) > 1e-3
+
+
 def test_what_has_no_windows(tiny_cross, job):
     """Fails if a cross-encoder is asked for windows in silence, or for several vectors of a text in one file."""
     with pytest.raises(InputError, match="cross-encoder"):
