@@ -327,12 +327,12 @@ class Parser(argparse.ArgumentParser):
             strategy = "start several processes: ddp, fsdp, deepspeed_zero2, or a file of `accelerate config`"
             self.add_argument("--launch", metavar="STRATEGY", help=strategy)
             self.add_argument("--processes", type=int, metavar="N", help="their number; default: that of the file")
-        owners = dict.fromkeys(flag.owner for flag in self.flags.values())
-        for owner in sorted(owners, key=lambda owner: owner.__module__.startswith("transformers.")):  # ours first
-            group = self.add_argument_group((owner.__doc__ or owner.__name__).strip().splitlines()[0].rstrip("."))
-            for flag in self.flags.values():
-                if flag.owner is owner:
-                    add_flag(group, flag)
+        groups: dict[str, Any] = {}  # by the title that classes may share
+        for flag in sorted(self.flags.values(), key=lambda flag: flag.owner.__module__.startswith("transformers.")):
+            title = (flag.owner.__doc__ or flag.owner.__name__).strip().splitlines()[0].rstrip(".")
+            if title not in groups:
+                groups[title] = self.add_argument_group(title)
+            add_flag(groups[title], flag)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; --help lists all flags.")

@@ -63,7 +63,7 @@ TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row 
 
 @dataclass
 class FileArguments:
-    """What a file of pairs does not say about itself."""
+    """File of pairs."""
 
     sheet: str | None = option(None, "Sheet to read of a workbook with several.")
     encoding: str = option("utf-8", "Encoding of text.", (*ENCODINGS, "gbk"))
@@ -81,7 +81,7 @@ class FileArguments:
 
 @dataclass
 class TableArguments(FileArguments):
-    """What labels stand for."""
+    """Meaning of labels."""
 
     label_values: list[str] | None = option(
         None,
@@ -93,7 +93,7 @@ class TableArguments(FileArguments):
 
 @dataclass(kw_only=True)
 class TextFiles:
-    """Files of sentences."""
+    """Sentences."""
 
     text: list[str] | None = option(None, "Text files, a sentence per line: .txt or .jsonl, also .gz.")
 

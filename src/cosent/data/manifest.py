@@ -83,7 +83,7 @@ class Manifest(Labels):
 
 @dataclass(kw_only=True)
 class DataFolder:
-    """Where corpora are."""
+    """Prepared corpora."""
 
     data_dir: str = option("data", "Folder of the prepared corpora.")
 

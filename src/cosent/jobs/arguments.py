@@ -20,32 +20,32 @@ MODEL = (
 
 @dataclass(kw_only=True)
 class Device:
-    """The device."""
+    """Model and device."""
 
     device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
 
 
 @dataclass(kw_only=True)
 class ModelSource(Device):
-    """The model."""
+    """Model and device."""
 
     model: str = option("similar", MODEL)
-    # Flags of the jobs with `Int8` or `Vectors` only.
     int8: bool = field(default=False, init=False)
     long_texts: str = field(default="truncate", init=False)
     truncate_dim: int | None = field(default=None, init=False)
 
 
+# `Int8` and `Vectors` are bases in front of `ModelSource`, whose constants they make flags.
 @dataclass(kw_only=True)
 class Int8:
-    """Precision; a base before `ModelSource`."""
+    """Model and device."""
 
     int8: bool = option(False, "Linear layers in int8, on the CPU, which is then the default of --device.")
 
 
 @dataclass(kw_only=True)
 class Vectors:
-    """Vectors of a bi-encoder; a base before `ModelSource`."""
+    """Model and device."""
 
     long_texts: str = option(
         "truncate",
@@ -81,14 +81,14 @@ def open_model(source: ModelSource, bi_encoder: bool = False):
 
 @dataclass(kw_only=True)
 class CorpusSource(DataFolder):
-    """The corpus."""
+    """Prepared corpora."""
 
     corpus: str | None = option(None, "Prepared corpus: a name under --data_dir, or a folder.")
 
 
 @dataclass(kw_only=True)
 class SentenceFile:
-    """The sentences."""
+    """Sentences."""
 
     text: str | None = option(
         None, "File of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
@@ -98,7 +98,7 @@ class SentenceFile:
 
 @dataclass(kw_only=True)
 class PairsFile(FileArguments):
-    """The file of pairs."""
+    """File of pairs."""
 
     pairs: str | None = option(
         None, "File with a pair per row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also as .gz."
@@ -107,7 +107,7 @@ class PairsFile(FileArguments):
 
 @dataclass(kw_only=True)
 class OutputFile:
-    """The output."""
+    """Output."""
 
     output: str | None = option(None, "File to write, in the form described above.")
     overwrite: bool = option(False, "Replace the output if it exists.")
@@ -120,7 +120,7 @@ class OutputFile:
 
 @dataclass(kw_only=True)
 class OutputFolder:
-    """The output."""
+    """Output."""
 
     output: str = option(REQUIRED, "Folder to write.")
 
@@ -132,8 +132,8 @@ class OutputFolder:
 
 
 @dataclass(kw_only=True)
-class IndexArguments(Vectors, ModelSource, TextFiles):
-    """The sentences to compare."""
+class IndexArguments(TextFiles, Vectors, ModelSource):
+    """Sentences."""
 
     index: str | None = option(None, "Instead of --text: vectors that `cosent encode` wrote with --normalize.")
 

@@ -15,7 +15,7 @@ from cosent.jobs.arguments import ModelSource, SentenceFile, open_model
 
 
 @dataclass(kw_only=True)
-class DemoArguments(ModelSource, SentenceFile):
+class DemoArguments(SentenceFile, ModelSource):
     """Models to try, and what they search."""
 
     cross: str | None = option(None, "Cross-encoder, which scores pairs too and reranks what --model found.")

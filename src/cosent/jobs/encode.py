@@ -22,7 +22,7 @@ from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 
 @dataclass(kw_only=True)
-class EncodeArguments(Vectors, Int8, ModelSource, PromptArguments, SentenceFile, OutputFile):
+class EncodeArguments(OutputFile, SentenceFile, PromptArguments, Vectors, Int8, ModelSource):
     """Vectors and precision."""
 
     text: str = REQUIRED

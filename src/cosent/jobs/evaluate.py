@@ -55,7 +55,7 @@ FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
 
 @dataclass(kw_only=True)
-class EvaluateArguments(Vectors, Int8, ModelSource, PromptArguments, CorpusSource, PairsFile, TableArguments):
+class EvaluateArguments(CorpusSource, PairsFile, TableArguments, PromptArguments, Vectors, Int8, ModelSource):
     """Model, corpus and threshold of an evaluation."""
 
     label_column: str | None = option(None, "Name or position of its column of labels; default: label, score, ...")

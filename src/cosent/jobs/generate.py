@@ -19,7 +19,7 @@ from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile
 
 
 @dataclass(kw_only=True)
-class GenerateArguments(ModelSource, SentenceFile, OutputFile):
+class GenerateArguments(OutputFile, SentenceFile, ModelSource):
     """Sentences and sampling."""
 
     model: str = "similar-writer"

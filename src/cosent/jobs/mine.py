@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class MineArguments(ModelSource, CorpusSource, TextFiles, OutputFolder):
+class MineArguments(OutputFolder, TextFiles, CorpusSource, ModelSource):
     """Which pairs to make, and what labels them."""
 
     corpus: str = REQUIRED

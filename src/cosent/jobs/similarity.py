@@ -32,7 +32,7 @@ ADDED = ("score", "token_collision", "probability", "verdict")  # columns
 
 
 @dataclass(kw_only=True)
-class SimilarityArguments(Vectors, ModelSource, PromptArguments, PairsFile, OutputFile):
+class SimilarityArguments(OutputFile, PairsFile, PromptArguments, Vectors, ModelSource):
     """Sentences to compare."""
 
     sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)

@@ -76,7 +76,7 @@ class ModelArguments(EncoderArguments):
 
 @dataclass
 class CorpusArguments(DataFolder):
-    """Prepared corpora to train and evaluate on."""
+    """Prepared corpora."""
 
     corpus: list[str] | None = option(None, "Prepared corpora to train on: names under --data_dir, or folders.")
     eval_corpora: list[str] | None = option(
