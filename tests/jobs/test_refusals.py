@@ -159,7 +159,7 @@ OTHERS = [
     ("evaluate", "--pairs {gold} --find_threshold", "validation"),
     ("evaluate", "--pairs {grades} --find_threshold", "graded labels"),
     ("evaluate", "--pairs {gold} --predictions nowhere/p.tsv", "--predictions .*nowhere"),
-    ("evaluate", "--pairs {words}", "words.csv, pair 1: .* score, got 'perhaps'"),
+    ("evaluate", "--pairs {words}", "words.csv, pair 1, score: .*got 'perhaps'"),
     ("evaluate", "--pairs {gold} --label_column same", "same"),
     ("evaluate", "--pairs {gold} --text_columns sentence1", "--text_columns"),
     ("evaluate", "--pairs {faq}", "--text_columns and --label_column"),
