@@ -1,5 +1,6 @@
 """Models handed to other libraries: the keywords and objects of sentence-transformers."""
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -107,8 +108,12 @@ def test_chroma_finds_with_the_model_in_memory(encoder):
 
 
 @pytest.mark.matrix
-def test_mteb_embeds_with_the_model_in_memory(encoder):
-    """Fails if mteb's wrapper of sentence-transformers' class does not recognise the object."""
-    wrappers = pytest.importorskip("mteb.models")
-    wrapped = wrappers.SentenceTransformerEncoderWrapper(encoder.as_sentence_transformer())
-    np.testing.assert_allclose(wrapped.model.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+def test_mteb_scores_the_model_in_memory(encoder):
+    """Fails if mteb's figures of the object are not those of its cosines."""
+    mteb = pytest.importorskip("mteb")
+    task, gold = mteb.get_task("STSB"), [0.0, 1.0, 0.5]
+    rows = {"sentence1": TEXTS[:3], "sentence2": TEXTS[1:], "score": gold}
+    task.dataset, task.data_loaded = dict.fromkeys(("validation", "test"), datasets.Dataset.from_dict(rows)), True
+    (result,) = mteb.evaluate(encoder.as_sentence_transformer(), task, cache=None).task_results
+    expected = np.corrcoef(encoder.similarity(TEXTS[:3], TEXTS[1:]), gold)[0, 1]
+    assert result.scores["test"][0]["cosine_pearson"] == pytest.approx(expected, abs=1e-5)
