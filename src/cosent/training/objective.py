@@ -62,10 +62,6 @@ class Objective:
             )
         return value
 
-    def targets(self, labels: np.ndarray, meaning: Labels, in_batch_negatives: bool = True) -> np.ndarray:
-        """`loss_targets` of the labels of a corpus."""
-        return loss_targets(self, labels, meaning, self.classes, in_batch_negatives)
-
     def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:
         """A fresh head of a bi-encoder, or None for a loss that reads no logits."""
         return SentenceBertHead(hidden_size, self.classes, self.features, self.bias, seed) if self.classes else None

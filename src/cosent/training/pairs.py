@@ -28,7 +28,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
 from cosent.search.differences import unknown_characters
 from cosent.training.arguments import BY_METRIC, PairTrainingArguments
-from cosent.training.objective import Objective
+from cosent.training.objective import Objective, loss_targets
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def training_pairs(
         if objective.compares_sentences:
             targets["groups"] = groups
             check_in_batch_negatives(name, objective.name, known, alone)
-        wanted = objective.targets(values, meaning, in_batch_negatives=known < 1)
+        wanted = loss_targets(objective, values, meaning, objective.classes, known < 1)
         pairs = tokenised(own, encoder, prefixes, f"{name} train", wanted, **targets)
         together = meaning.label_kind == "nli" if objective.name == "sbert_joint" else name
         parts.setdefault(together, []).append(pairs)
