@@ -67,8 +67,8 @@ class Student(SentenceEncoder):
             kind = load_config(path).model_type
         if kind != "roformer":
             raise InputError(
-                f"{model_name_or_path} is a {kind} model, but a student that generates must be a RoFormer, as "
-                "mini-roformer. --generation false trains others."
+                f"{model_name_or_path} is a {kind} model, which only embeds. Generate with a student, e.g. "
+                "similar-writer; to train others, add --generation false to distill."
             )
         with missing_models(model_name_or_path):
             model, _ = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
