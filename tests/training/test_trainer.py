@@ -117,11 +117,19 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         ({"train_dataset": table(), "loss_args": {"skale": 3}}, "skale"),
         ({"train_dataset": table(), "model": "no/such/model"}, "no/such/model"),
         ({"train_dataset": table(), "model_init": lambda: encoder}, "model_init"),
+        ({"train_dataset": datasets.DatasetDict(train=table(), test=table())}, "train, test.*pairs"),
+        ({"train_dataset": table(label=[0.0, float("inf")])}, "not finite in row 1"),
+        ({"train_dataset": table(label=[0.0, 5.0]), "labels": Labels("x", "binary", 0, 1)}, "binary from 0 to 1"),
+        ({"train_dataset": table(), "labels": Labels("x", "graded", 1, 0)}, "lowest first"),
     ]
     for case, message in cases:
         with pytest.raises(ValueError, match=message):
             PairTrainer(**{"model": encoder, "args": arguments(tmp_path)} | case)
     cross = CrossEncoder.from_pretrained(str(tiny_cross))
+    with pytest.raises(ValueError, match="num_labels=2"):
+        PairTrainer(cross, arguments(tmp_path), loss="ce", train_dataset=rows["train"])
+    with pytest.raises(ValueError, match="metric_for_best_model loss"):
+        arguments(tmp_path, metric_for_best_model="eval_loss")
     with pytest.raises(ValueError, match="cosine_mse"):
         PairTrainer(cross, arguments(tmp_path), loss="cosine_mse", train_dataset=rows["train"])
 
@@ -156,7 +164,6 @@ def test_what_users_do_with_a_trainer(rows, tiny_model, tmp_path, monkeypatch):
     sent = []
     monkeypatch.setattr(resumable, "upload", lambda *given: sent.append(given) or "address")
     again.hub_model_id = "me/pairs"
-    again.save_model()
     assert again.push_to_hub("first") == "address" and sent == [
         (str(tmp_path / "run"), "me/pairs", True, "first", None)
     ]
@@ -199,6 +206,12 @@ def test_an_adapter_is_saved_and_merged(rows, encoder, tmp_path):
     saved = SentenceEncoder.from_pretrained(str(tmp_path)).encode(["怎么还款"])
     np.testing.assert_allclose(saved, encoder.encode(["怎么还款"]), atol=1e-5)
     assert np.abs(saved - before).max() > 1e-4 and (tmp_path / "adapter").is_dir()
+    for wrong in (
+        lambda: encoder.save_pretrained(tmp_path / "broken"),
+        lambda: PairTrainer(encoder, args, train_dataset=rows["train"]),
+    ):
+        with pytest.raises(ValueError, match="LoRA adapter"):  # else 24 weights start at random where it is loaded
+            wrong()
 
 
 def test_a_student_learns_from_a_teacher_in_memory(rows, tiny_student, tiny_bi, tmp_path):
@@ -218,29 +231,61 @@ def test_a_student_learns_from_a_teacher_in_memory(rows, tiny_student, tiny_bi, 
         StudentTrainer(teacher, args, generation=True, train_dataset=rows["train"])
 
 
+def test_labels_of_another_range_are_read_as_they_are(rows, encoder, tmp_path):
+    """Fails if grades 0..5 of another dataset are judged as labels of 0 and 1, of which 1 is similar already."""
+    graded = rows["validation"].map(lambda row, place: {"label": float(place % 6)}, with_indices=True)
+    trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"])
+    known = PairTrainer(encoder, arguments(tmp_path), train_dataset=graded, labels=Labels("x", "graded", 0, 5))
+    for each in (trainer, known):
+        assert each.tokenise(graded, "graded").retrieval.task.size["queries"] == len(
+            {s for row in graded if row["label"] >= 4 and row["sentence1"] != row["sentence2"]
+             for s in (row["sentence1"], row["sentence2"])}
+        )  # fmt: skip
+
+
+def test_a_trial_keeps_the_cached_batch(rows, tiny_model, tmp_path):
+    """Fails if a search trains with other batches than the same arguments without it, or takes the worse trial."""
+    args = arguments(tmp_path, cached_batch_size=32, per_device_train_batch_size=8, eval_strategy="epoch")
+    trainer = PairTrainer(
+        model_init=lambda: SentenceEncoder.from_pretrained(str(tiny_model)), args=args,
+        train_dataset=rows["train"], eval_dataset=rows["validation"],
+    )  # fmt: skip
+    rates = [1e-9, 1e-2]
+    best = trainer.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_categorical("learning_rate", rates)},
+        n_trials=2, backend="optuna",
+    )  # fmt: skip
+    assert trainer.state.max_steps == 2
+    spearman = [entry["eval_spearman"] for entry in trainer.state.log_history if "eval_spearman" in entry]
+    assert best.objective >= spearman[-1]
+
+
 PROGRAM = """
 import sys
 from datasets import load_dataset
 from cosent import PairTrainer, PairTrainingArguments, SentenceEncoder
-rows, model, folder, batch = sys.argv[1:]
+rows, model, several, folder, batch = sys.argv[1:]
 pairs = load_dataset("parquet", data_files=rows)["train"]
 args = PairTrainingArguments(
     output_dir=folder, per_device_train_batch_size=int(batch), num_train_epochs=2, optim="sgd", learning_rate=3e-3,
     use_cpu=True, disable_tqdm=True, report_to="none", eval_strategy="no", save_strategy="no",
 )
-trainer = PairTrainer(SentenceEncoder.from_pretrained(model, dropout=0.0, max_length=32), args, train_dataset=pairs)
+options = {"train_dataset": pairs}
+if several == "several":  # of which one has a head, with weights that the batches of the other do not need
+    options = {"train_dataset": {"a": pairs, "b": pairs}, "loss": {"a": "sbert", "b": "cosent"}}
+trainer = PairTrainer(SentenceEncoder.from_pretrained(model, dropout=0.0, max_length=32), args, **options)
 trainer.train()
 trainer.save_model()
 """
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("launcher", ["accelerate", "torchrun"])
-def test_two_processes_train_as_one(made_up, tiny_model, tmp_path, launcher):
+@pytest.mark.parametrize(("launcher", "losses"), [("accelerate", "several"), ("torchrun", "one")])
+def test_two_processes_train_as_one(made_up, tiny_model, tmp_path, launcher, losses):
     """Fails if a user's own script compares pairs within a process when `accelerate launch` or torchrun starts it."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM, encoding="utf-8")
-    program = [str(script), f"{made_up}/train.parquet", str(tiny_model)]
+    program = [str(script), f"{made_up}/train.parquet", str(tiny_model), losses]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([f"{ROOT}/src", *sys.path[1:]])}
     subprocess.run([sys.executable, *program, str(tmp_path / "one"), "16"], check=True, env=environment)
     if launcher == "accelerate":

@@ -21,7 +21,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines, principal_directions
 from cosent.models.embedding import best_of_windows, check_pairs, check_sentences, embed
-from cosent.models.folder import add_server_keys, is_cross_encoder, save_modules, submodule_state
+from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, save_modules, submodule_state
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -276,6 +276,7 @@ class SentenceEncoder(TextModel):
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes a folder that sentence-transformers loads; `state_dict` holds weights gathered from shards."""
         state_dict = self.state_dict() if state_dict is None else state_dict
+        refuse_adapter(state_dict)
         weights = submodule_state(state_dict, "backbone.")
         dtype = next(weight.dtype for weight in weights.values() if weight.is_floating_point())
         weights |= {name: weight.to(dtype) for name, weight in self.kept_settings.weights.items()}

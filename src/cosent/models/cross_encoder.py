@@ -20,7 +20,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import TextModel
 from cosent.models.embedding import score_pairs
-from cosent.models.folder import add_server_keys, is_cross_encoder, remove_modules, submodule_state
+from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, remove_modules, submodule_state
 from cosent.models.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
 from cosent.models.loading import (
     check_architecture,
@@ -288,6 +288,7 @@ class CrossEncoder(TextModel):
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes a folder that transformers and sentence-transformers load, see `SentenceEncoder.save_pretrained`."""
         state_dict = self.state_dict() if state_dict is None else state_dict
+        refuse_adapter(state_dict)
         # Otherwise sentence-transformers applies a sigmoid to a single logit, which makes 23 and 40 equal.
         self.model.config.sentence_transformers = {"activation_fn": IDENTITY}
         add_server_keys(self.model.config)

@@ -17,6 +17,8 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.utils import cached_file
 
+from cosent.errors import InputError
+
 if TYPE_CHECKING:
     from cosent.models.modules import Pooling
 
@@ -71,6 +73,12 @@ def remove_modules(folder: str | Path) -> None:
             shutil.rmtree(Path(folder, module["path"]), ignore_errors=True)
     for name in (MODULES, SETTINGS, TRANSFORMER_CONFIG):
         Path(folder, name).unlink(missing_ok=True)
+
+
+def refuse_adapter(state_dict: dict[str, torch.Tensor]) -> None:
+    """Refuses to save weights with a LoRA adapter among them, which no loader would put together."""
+    if any(".lora_" in name for name in state_dict):
+        raise InputError("The model has a LoRA adapter in it. Save it by the trainer, `save_model`, which merges it.")
 
 
 def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -293,6 +293,10 @@ class PairTrainingArguments(RunArguments):
             raise InputError(
                 f"--train_sampling_strategy {self.train_sampling_strategy} compares pairs of similar length. Omit it."
             )
+        if self.metric_for_best_model is not None:
+            self.metric_for_best_model = self.metric_for_best_model.removeprefix("eval_")
+        if self.metric_for_best_model == "loss":
+            raise InputError("--metric_for_best_model loss: the loss of a batch depends on its size. Take spearman.")
         if self.greater_is_better is False and self.metric_for_best_model in TO_RISE:
             raise InputError(
                 f"--greater_is_better false keeps the epoch of least {self.metric_for_best_model}. Omit it."

@@ -28,7 +28,7 @@ from cosent.evaluation.scoring import Validation, evaluate_scores
 from cosent.models.bi_encoder import TextModel
 from cosent.models.lora import Adapter
 from cosent.search.neighbours import found_by_vectors
-from cosent.training.caching import CachedParts
+from cosent.training.caching import CachedParts, sizes
 from cosent.training.callbacks import use_log_lines
 from cosent.training.pairs import (
     EvaluationSet,
@@ -210,6 +210,8 @@ class GlobalBatchTrainer(ResumableTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
+        if isinstance(eval_dataset, Mapping):
+            eval_dataset = {name: self.readable(rows, name, name) for name, rows in eval_dataset.items()}
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
@@ -231,10 +233,26 @@ class GlobalBatchTrainer(ResumableTrainer):
         with self.measuring():
             return super().get_test_dataloader(self.readable(test_dataset, "test"))
 
-    def readable(self, pairs: Any, where: str) -> Any:
+    def readable(self, pairs: Any, where: str, name: str | None = None) -> Any:
         """Rows as tokenised pairs; what is tokenised, or the name of a set, stays as it is."""
-        tokenised = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
-        return pairs if tokenised else self.tokenise(pairs, where)
+        known = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
+        return pairs if known else self.tokenise(pairs, where, name)
+
+    def _hp_search_setup(self, trial):
+        """Trainer forgets the size of cached batches before a trial, and would ignore a change of what is bound."""
+        smoothing = self.args.label_smoothing_factor
+        super()._hp_search_setup(trial)
+        if self.args.label_smoothing_factor != smoothing:
+            raise InputError("hp_space: label_smoothing_factor belongs to the loss. Make a trainer for each value.")
+        if self.cached_parts is not None:
+            self.cached_parts.batch, self.cached_parts.pairs = sizes(self.args)
+            self._train_batch_size = self.cached_parts.batch
+
+    def hyperparameter_search(self, hp_space=None, compute_objective=None, *args, direction="maximize", **kwargs):
+        """As of Trainer; by default the metric that selects the best epoch is maximised."""
+        metric = self.args.metric_for_best_model or "spearman"
+        compute_objective = compute_objective or (lambda metrics: metrics[f"eval_{metric}"])
+        return super().hyperparameter_search(hp_space, compute_objective, *args, direction=direction, **kwargs)
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import labels_of
 from cosent.data.groups import sentence_groups, share_of_known_similar
-from cosent.data.manifest import COLUMNS, Labels
+from cosent.data.manifest import COLUMNS, LABEL_KINDS, Labels
 from cosent.data.negatives import simcse_pairs
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
@@ -32,6 +32,9 @@ from cosent.training.objective import Objective, loss_targets
 
 logger = logging.getLogger(__name__)
 
+FEATURES = datasets.Features(
+    sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
+)
 MANY = 0.5  # of the pairs of sentences
 Rows: TypeAlias = datasets.Dataset
 Datasets: TypeAlias = Rows | Mapping[str, Rows]
@@ -66,6 +69,7 @@ def check_rows(rows: Any, where: str) -> Rows:
             near = difflib.get_close_matches(name, rows.column_names, n=1, cutoff=0.4)
             remedy = f" Rename it: rename_column({near[0]!r}, {name!r})." if near else " Rename yours."
             raise InputError(f"{where} has no column {name}, only {', '.join(rows.column_names)}.{remedy}")
+    rows = rows.with_format(None)
     rows = rows if tuple(rows.column_names) == COLUMNS else rows.select_columns(list(COLUMNS))
     if not len(rows):
         raise InputError(f"{where} has no rows.")
@@ -78,11 +82,15 @@ def check_rows(rows: Any, where: str) -> Rows:
         missing = pc.is_null(column, nan_is_null=True).to_numpy()
         if missing.any():
             raise InputError(f"{where}: {name} is missing in row {int(missing.argmax())}. Filter such rows out.")
-    return rows
+    if not (finite := np.isfinite(labels_of(rows))).all():
+        raise InputError(f"{where}: label is not finite in row {int((~finite).argmax())}. Filter such rows out.")
+    return rows if rows.features == FEATURES else rows.cast(FEATURES)
 
 
 def rows_by_name(given: Datasets | None, split: str = "") -> dict[str, Rows]:
     """The columns of the contract of every dataset, see `check_rows`; a single dataset is called `pairs`."""
+    if isinstance(given, datasets.DatasetDict):
+        raise InputError(f"A DatasetDict has the splits {', '.join(given)}. Pass one of them, as pairs['train'].")
     every = {} if given is None else given if isinstance(given, Mapping) else {"pairs": given}
     return {name: check_rows(rows, name + split) for name, rows in every.items()}
 
@@ -106,15 +114,30 @@ def meanings(given: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Row
     known = dict.fromkeys(rows, given) if not isinstance(given, Mapping) else dict(given)
     if unknown := [name for name in known if name not in rows]:
         raise InputError(f"labels names {unknown[0]}, and the datasets are {', '.join(rows)}.")
+    for name, meaning in known.items():
+        if meaning is not None and not fits(meaning, rows[name]):
+            raise InputError(
+                f"labels: {name} is {meaning.label_kind} from {meaning.label_min:g} to {meaning.label_max:g}, and its "
+                "rows have other labels. Give their range, the lowest first."
+            )
     return {name: known.get(name) or read_labels(name, own) for name, own in rows.items()}
 
 
+def fits(meaning: Labels, rows: Rows) -> bool:
+    """Whether all labels are such as `meaning` says."""
+    values = labels_of(rows)
+    within = meaning.label_min < meaning.label_max and values.min() >= meaning.label_min
+    within = within and values.max() <= meaning.label_max and meaning.label_kind in LABEL_KINDS
+    return bool(within) and (meaning.label_kind != "binary" or bool(np.isin(values, (0, 1)).all()))
+
+
 def meaning_of(known: Mapping[str, Labels], name: str | Labels | None, rows: Rows, where: str) -> Labels:
-    """The given meaning of labels, that of the dataset `name`, or of the only known one, else read from the rows."""
+    """The given meaning of labels, that of the dataset `name`, or of the only one if it fits, else by the values."""
     if isinstance(name, Labels):
         return name
     if name is None and len(known) == 1:
-        (name,) = known
+        ((only, meaning),) = known.items()
+        name = only if fits(meaning, rows) else None
     return known[name] if name is not None and name in known else read_labels(where, rows)
 
 

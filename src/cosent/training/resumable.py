@@ -37,6 +37,7 @@ class ResumableTrainer(Trainer):
     at_start: Callable[[], Any] | None = None
     before: Any = None
     loads_all_weights = True
+    saved_to: str | None = None  # folder of the model as it is now
 
     def train(self, resume_from_checkpoint=None, *, at_start: Callable[[], Any] | None = None, **kwargs):
         """Trains like Trainer; the result of `at_start` becomes `before`.
@@ -44,7 +45,7 @@ class ResumableTrainer(Trainer):
         It is called once on every rank, when the model is wrapped and still has the initial weights of the run: those
         of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier.
         """
-        self.at_start = at_start
+        self.at_start, self.starts_at_end, self.saved_to = at_start, None, None
         result = super().train(resume_from_checkpoint, **kwargs)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
             logger.warning("No evaluation had a %s: the last step is kept.", self.args.metric_for_best_model)
@@ -67,13 +68,21 @@ class ResumableTrainer(Trainer):
         super().init_hf_repo(token, self.args.hub_private_repo is not False if private is None else private)
 
     def push_to_hub(self, commit_message: str | None = "End of training", *, token: str | None = None, **kwargs):
-        """Uploads the output folder as `save_model` and the job left it, and returns the address of the commit.
+        """Uploads the folder of the saved model, which is saved first if it was not; returns the commit's address.
 
         Trainer calls it at the end of `save_model` with `push_to_hub` among its arguments.
         """
+        if self.saved_to is None:
+            self.save_model(_internal_call=True)
         if self.is_world_process_zero():
             token = token or self.args.hub_token
-            return upload(self.args.output_dir, self.hub_model_id, True, commit_message or "End of training", token)
+            return upload(
+                self.saved_to or self.args.output_dir,
+                self.hub_model_id,
+                True,
+                commit_message or "End of training",
+                token,
+            )
 
     def _push_from_checkpoint(self, checkpoint_folder):
         """Publishes no checkpoint: the finished folder is enough."""
@@ -155,6 +164,8 @@ class ResumableTrainer(Trainer):
             )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
+        if output_dir is None or not _internal_call:  # no checkpoint
+            self.saved_to = output_dir or self.args.output_dir
         with clear_disk_errors(output_dir or self.args.output_dir):
             super().save_model(output_dir, _internal_call)
 

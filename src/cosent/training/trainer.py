@@ -14,7 +14,7 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.lora import add_adapter
+from cosent.models.lora import add_adapter, has_adapter
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard, DeadBatchReport
 from cosent.training.global_batch import GlobalBatchTrainer, Outputs
@@ -96,10 +96,13 @@ class PairTrainer(GlobalBatchTrainer):
         if not isinstance(encoder, SentenceEncoder | CrossEncoder):
             raise InputError(f"model is a {type(encoder).__name__}, not a SentenceEncoder or CrossEncoder.")
 
+        if has_adapter(encoder):
+            raise InputError("The model has a LoRA adapter in it. Load the folder that save_model wrote.")
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, held_out | rows)
         trained = {name: self.meanings[name] for name in rows}
         self.objectives = objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
+        check_logits(encoder, self.objectives)
         if "simcse" in (objective.name for objective in self.objectives.values()):
             warn_without_dropout(encoder)
 
@@ -168,11 +171,14 @@ class PairTrainer(GlobalBatchTrainer):
         return self.objective_of(targets).compares_pairs
 
     def read(self, outputs: Outputs, targets: dict[str, Tensor]) -> Outputs:
-        return {name: outputs[name] for name in self.objective_of(targets).outputs}
+        """What any of the losses reads: every weight then has a gradient in every batch, which DDP waits for."""
+        return {name: outputs[name] for objective in self.objectives.values() for name in objective.outputs}
 
     def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
         objective = self.objective_of(targets)
-        loss = objective.value(read, targets, self.state.global_step / max(1, self.state.max_steps))
+        own = {name: read[name] for name in objective.outputs}
+        loss = objective.value(own, targets, self.state.global_step / max(1, self.state.max_steps))
+        loss = loss + sum(0.0 * values.sum() for name, values in read.items() if name not in own)
         self.taught = loss.detach() != 0 if objective.compares_pairs else None  # exactly 0: nothing to compare
         return loss
 
@@ -211,6 +217,18 @@ def objectives(
     if len(heads) > 1 and (tower == "bi_encoder" or len(set(heads.values())) > 1):
         raise InputError(f"The losses of {' and '.join(heads)} read logits of their own, and a model has one head.")
     return built
+
+
+def check_logits(encoder: TextModel, objectives: Mapping[str, Objective]) -> None:
+    """Refuses a cross-encoder with another number of logits than its loss reads."""
+    for objective in objectives.values():
+        if isinstance(encoder, CrossEncoder) and "logits" in objective.outputs:
+            given = encoder.model.config.num_labels
+            if given != objective.classes:
+                raise InputError(
+                    f"--loss {objective.name} reads {objective.classes} logits, the cross-encoder has {given}. Load it "
+                    f"with num_labels={objective.classes}."
+                )
 
 
 def takes(loss: losses.Loss, option: str, tower: str) -> bool:
