@@ -16,6 +16,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.comparing.results import Result, read_results, save_results
@@ -98,6 +99,13 @@ def tiny_cross(tiny_model, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "cross"
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=1).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def stock_bars(monkeypatch):
+    """Gives tqdm its own methods back after a test in which a job has made its bars quiet for the whole process."""
+    for name in ("display", "clear", "close"):
+        monkeypatch.setattr(tqdm, name, getattr(tqdm, name))
 
 
 @pytest.fixture
