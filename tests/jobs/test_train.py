@@ -263,6 +263,14 @@ def test_random_negatives_reach_the_training_pairs(made_up):
     assert moved == {0.0} and 1.0 in kept
 
 
+def test_what_is_cut_is_said_once(train, made_up, caplog):
+    """Fails if a split is tokenised once more to be measured than to select the epoch, with every warning again."""
+    with caplog.at_level(logging.WARNING):
+        train(made_up, "--max_length", "4", "--max_steps", "1")
+    said = [record.getMessage().split(":")[0] for record in caplog.records if "truncated" in record.getMessage()]
+    assert sorted(said) == ["made_up test", "made_up train", "made_up validation"]
+
+
 CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")
 
 

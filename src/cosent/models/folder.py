@@ -76,9 +76,11 @@ def remove_modules(folder: str | Path) -> None:
 
 
 def refuse_adapter(state_dict: dict[str, torch.Tensor]) -> None:
-    """Refuses to save weights with a LoRA adapter among them, which no loader would put together."""
+    """Refuses weights with a LoRA adapter among them: no loader would put them together, no trainer train them all."""
     if any(".lora_" in name for name in state_dict):
-        raise InputError("The model has a LoRA adapter in it. Save it by the trainer, `save_model`, which merges it.")
+        raise InputError(
+            "The model has a LoRA adapter in it. Save it by the trainer's save_model, which merges it, and load that."
+        )
 
 
 def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

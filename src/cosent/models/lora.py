@@ -123,11 +123,6 @@ def add_adapter(model: nn.Module, inner: nn.Module, config: LoraConfig, seed: in
     return Adapter(peft_model, place, config.lora_alpha / config.r, trained, transposed)
 
 
-def has_adapter(model: nn.Module) -> bool:
-    """Whether a LoRA adapter is inside a model: `save_pretrained` would write weights that no loader knows."""
-    return any(".lora_" in name for name, _ in model.named_parameters())
-
-
 READ = {"r", "lora_alpha", "lora_dropout", "target_modules", "task_type", "peft_type", "peft_version"}
 
 

@@ -75,15 +75,15 @@ class Evaluation:
 
 def held_out_sets(trainer: GlobalBatchTrainer, corpora: RunCorpora) -> dict[str, dict[str, EvaluationSet]]:
     """The tokenised validation and test splits of all corpora; the first process fills the cache of the others."""
+    sets: dict[str, dict[str, EvaluationSet]] = {}
     with trainer.args.main_process_first(desc="tokenising"):
-        return {
-            name: {
-                split: trainer.tokenise(rows, f"{name} {split}", corpus.manifest)
-                for split, rows in corpus.splits.items()
-                if split != "train"
-            }
-            for name, corpus in corpora.by_name.items()
-        }
+        for name, corpus in corpora.by_name.items():
+            known = {"validation": trainer.held_out[name]} if name in trainer.held_out else {}  # it selects the epoch
+            for split, rows in corpus.splits.items():
+                if split != "train" and split not in known:
+                    known[split] = trainer.tokenise(rows, f"{name} {split}", corpus.manifest)
+            sets[name] = known
+    return sets
 
 
 def evaluate_splits(

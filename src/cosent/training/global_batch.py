@@ -120,8 +120,11 @@ class GlobalBatchTrainer(ResumableTrainer):
         self.args = args  # `tokenise` reads it before Trainer has set it
         args.choose_learning_rate(self.encoder.backbone.config.hidden_size, adapter is not None)
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
-            sets = {name: self.tokenise(rows, f"{name} validation", name) for name, rows in held_out.items()}
-        kwargs |= {"eval_dataset": selection(args, sets), "compute_metrics": partial(metrics_of, own=compute_metrics)}
+            self.held_out = {n: self.tokenise(rows, f"{n} validation", n) for n, rows in held_out.items()}
+        kwargs |= {
+            "eval_dataset": selection(args, self.held_out),
+            "compute_metrics": partial(metrics_of, own=compute_metrics),
+        }
         smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0  # Trainer's own looks for a config
         super().__init__(model, args, **kwargs)
         args.label_smoothing_factor = smoothing  # of the loss

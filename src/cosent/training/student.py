@@ -21,6 +21,7 @@ from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cache import DEFAULT_CACHE, teacher_scores, teacher_vectors
+from cosent.models.folder import refuse_adapter
 from cosent.models.student import Student
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import GlobalBatchTrainer, Outputs
@@ -184,6 +185,7 @@ class StudentTrainer(GlobalBatchTrainer):
         self.encoder, self.generation = encoder, isinstance(encoder, Student) if generation is None else generation
         if self.generation and not isinstance(encoder, Student):
             raise InputError(f"A {type(encoder).__name__} does not generate. Pass a Student, or generation=False.")
+        refuse_adapter(encoder.state_dict())
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, held_out | rows)
         self.prefixes = use_prompts(encoder, prompt, prompt_name)

@@ -14,7 +14,8 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.lora import add_adapter, has_adapter
+from cosent.models.folder import refuse_adapter
+from cosent.models.lora import add_adapter
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard, DeadBatchReport
 from cosent.training.global_batch import GlobalBatchTrainer, Outputs
@@ -96,8 +97,7 @@ class PairTrainer(GlobalBatchTrainer):
         if not isinstance(encoder, SentenceEncoder | CrossEncoder):
             raise InputError(f"model is a {type(encoder).__name__}, not a SentenceEncoder or CrossEncoder.")
 
-        if has_adapter(encoder):
-            raise InputError("The model has a LoRA adapter in it. Load the folder that save_model wrote.")
+        refuse_adapter(encoder.state_dict())
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, held_out | rows)
         trained = {name: self.meanings[name] for name in rows}
