@@ -2,14 +2,22 @@
 
 import errno
 import os
+import re
 import select
 import shutil
 import signal
+import struct
 import sys
 import threading
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
+
+from safetensors import SafetensorError
 
 
 class InputError(ValueError):
@@ -19,18 +27,117 @@ class InputError(ValueError):
     """
 
 
-@contextmanager
-def writing(path: str | Path, needed: int | None = None) -> Iterator[None]:
-    """Raises an `OSError`, e.g. of a full disk, as an `InputError`; `needed` are the bytes of the complete file."""
-    try:
-        yield
-    except OSError as error:
-        folder = Path(path).absolute().parent
-        wants = "" if needed is None else f"; it takes {needed / 2**20:.1f} MiB"
-        free = f"; {shutil.disk_usage(folder).free / 2**20:.1f} MiB are free in {folder}" if folder.is_dir() else ""
-        raise InputError(
-            f"{path} could not be written ({error.strerror}){wants}{free}. Make room, or name a file on another disk."
-        ) from error
+FULL = (errno.ENOSPC, errno.EDQUOT)
+ADVICE = {
+    **dict.fromkeys(FULL, "Make room, or name a place on another disk."),
+    errno.EROFS: "Name a place that is not read-only.",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or name another place."),
+    errno.ENOENT: "Check the path.",
+    errno.ENOTDIR: "A part of the path is a file: name another one.",
+    errno.EISDIR: "It is a folder: name a file.",
+    errno.ENAMETOOLONG: "Name a shorter path.",
+    errno.ELOOP: "Its symbolic links form a circle: name another path.",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit of open files: ulimit -n."),
+}
+SYSTEM = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries in Rust
+SHORT = re.compile(r"inline_container|\d+ requested and \d+ written")  # torch.save and NumPy on a full disk
+DAMAGE: tuple[type[Exception], ...] = (  # what Python and libraries raise for files that are not what they should be
+    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, NotImplementedError),
+    *(RecursionError, MemoryError, SyntaxError, tokenize.TokenError, struct.error, UnpicklingError),
+    *(zipfile.BadZipFile, zlib.error, SafetensorError),
+)
+
+
+class Explained(AbstractContextManager):
+    """Raises exceptions that `explanation` knows as an `InputError`; an `InputError` stays as it is."""
+
+    def explanation(self, error: Exception) -> str | None:
+        """The message to users; None for an exception that is none of theirs."""
+        raise NotImplementedError
+
+    def __exit__(self, kind, error, traceback) -> None:
+        if isinstance(error, Exception) and not isinstance(error, InputError) and (text := self.explanation(error)):
+            raise InputError(text) from error
+
+
+class reading(Explained):
+    """Raises what goes wrong while `path` is read as an `InputError`.
+
+    Args:
+        path: a file or folder.
+        kinds: what a library raises for a damaged file besides `DAMAGE` and, as tokenizers does, a bare `Exception`.
+        advice: what to do about a damaged file.
+    """
+
+    def __init__(self, path: str | Path, *kinds: type[Exception], advice: str = "Copy it again, or make it again."):
+        self.path, self.kinds, self.advice = path, kinds, advice
+
+    def explanation(self, error: Exception) -> str | None:
+        if type(error) is not Exception and not isinstance(error, (*DAMAGE, *self.kinds)):
+            return None
+        failed = system_error(error)
+        advice = self.advice if failed is None else advice_for(failed)
+        return f"{self.path} cannot be read ({in_short(failed or error, self.path)}). {advice}"
+
+
+class writing(Explained):
+    """Raises an error of the system while `path` is written as an `InputError`, also where a library has wrapped it.
+
+    Args:
+        path: a file or folder.
+        needed: bytes of the complete file.
+        advice: what to do after the cause is removed.
+    """
+
+    def __init__(self, path: str | Path, needed: int | None = None, advice: str = ""):
+        self.path, self.needed, self.advice = path, needed, advice
+
+    def explanation(self, error: Exception) -> str | None:
+        failed = system_error(error)
+        if failed is None:
+            return None
+        folder, sizes = Path(self.path).absolute().parent, ""
+        if failed.errno in FULL and folder.is_dir():
+            wants = "" if self.needed is None else f"; it takes {self.needed / 2**20:.1f} MiB"
+            sizes = f"{wants}; {shutil.disk_usage(folder).free / 2**20:.1f} MiB are free in {folder}"
+        reason = f"{self.path} could not be written ({in_short(failed, self.path)}){sizes}"
+        return f"{reason}. {advice_for(failed)} {self.advice}".rstrip()
+
+
+class system_errors(Explained):
+    """Raises an error of the system that names a file, or that a library has wrapped, as an `InputError`."""
+
+    def explanation(self, error: Exception) -> str | None:
+        failed = system_error(error)
+        if failed is None or (failed.filename is None and (failed is error or failed.errno not in ADVICE)):
+            return None
+        return f"{in_short(failed)}. {advice_for(failed)}"
+
+
+def system_error(error: BaseException | None) -> OSError | None:
+    """The error of the system that an exception is, was raised from, or tells of; None for any other exception."""
+    while isinstance(error, Exception):
+        if isinstance(error, OSError) and error.errno is not None:
+            return error
+        if told := SYSTEM.search(str(error)):
+            return OSError(int(told[1]), os.strerror(int(told[1])))
+        if SHORT.search(str(error)):
+            return OSError(errno.ENOSPC, str(error).splitlines()[0])
+        error = error.__cause__
+    return None
+
+
+def advice_for(error: OSError) -> str:
+    return ADVICE.get(error.errno or 0, "Check the path and its disk.")
+
+
+def in_short(error: Exception, path: str | Path = "") -> str:
+    """An error on one line; one of the system without its number, and with its file unless that is `path`."""
+    if isinstance(error, OSError) and error.strerror:
+        named = error.filename not in (None, "", path, str(path))
+        return f"{error.strerror}: {error.filename}" if named else error.strerror
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}".removesuffix(": ")
 
 
 @contextmanager
@@ -46,7 +153,8 @@ def messages_for_users() -> Iterator[None]:
     earlier = {number: signal.signal(number, signal.default_int_handler) for number in signals}
     earlier_hook, sys.unraisablehook = sys.unraisablehook, interrupt_again
     try:
-        yield
+        with system_errors():
+            yield
         sys.stdout.flush()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -56,8 +164,8 @@ def messages_for_users() -> Iterator[None]:
             raise
         discard_stdout()
         sys.exit(141)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except OSError as error:  # of stdout, which has no name
+        if error.errno not in FULL:
             raise
         print(f"error: {error}: the output is not complete. Make room and try again.", file=sys.stderr)
         discard_stdout()

@@ -1,8 +1,6 @@
 """What a run leaves in its folder: `run.json`, its record, and the scores of pairs and queries; imports no torch."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +10,7 @@ import numpy as np
 from cosent.atomic import write_atomically
 from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
 from cosent.encoders import local
-from cosent.errors import InputError
+from cosent.errors import reading, writing
 from cosent.evaluation.calibration import Calibration
 
 RECORD_NAME = "run.json"
@@ -20,6 +18,7 @@ SCORES_NAME = "scores.npz"
 QUERIES_NAME = "queries.npz"
 BEFORE, OVERLAP = "before training", "character overlap"  # references of shortfalls
 SHORTFALL_METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
+OTHER_VERSION = "Remove it if another version of cosent wrote it, or copy it again."
 UNFINISHED = "UNFINISHED"  # in the folder of a run from its start until its record is written
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
@@ -248,18 +247,8 @@ def read_record(folder: str | Path) -> RunRecord | None:
     file = local(folder) / RECORD_NAME
     if not file.is_file():
         return None
-    with readable_by_this_version(file):
+    with reading(file, advice=OTHER_VERSION):
         return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
-
-
-@contextmanager
-def readable_by_this_version(file: Path) -> Iterator[None]:
-    """Converts errors while reading a record into an `InputError` that names the file."""
-    try:
-        yield
-    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{file} was not written by this version of cosent ({reason}). Remove it.") from error
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:
@@ -268,13 +257,14 @@ def save_scores(file: str | Path, scores: Scores) -> None:
     for corpus, splits in scores.items():
         for split, named in splits.items():
             arrays |= {f"{corpus}/{split}/{name}": np.asarray(values) for name, values in named.items()}
-    np.savez_compressed(file, **arrays)
+    with writing(file):
+        np.savez_compressed(file, **arrays)
 
 
 def read_scores(file: str | Path) -> Scores:
     """Reads what `save_scores` wrote."""
     scores: Scores = {}
-    with np.load(file) as arrays:
+    with reading(file, RuntimeError), np.load(file) as arrays:
         for key, values in arrays.items():
             corpus, split, name = key.rsplit("/", 2)
             scores.setdefault(corpus, {}).setdefault(split, {})[name] = values
@@ -305,14 +295,15 @@ def save_queries(file: str | Path, queries: Queries) -> None:
             for moment, named in metrics.moments.items():
                 for name, values in named.items():
                     arrays[f"{corpus}/{split}/{metrics.task}/{moment}/{name}"] = values.astype(np.float32)
-    np.savez_compressed(file, **arrays)
+    with writing(file):
+        np.savez_compressed(file, **arrays)
 
 
 def read_queries(file: str | Path) -> Queries:
     """Reads what `save_queries` wrote; nothing if there is no such file."""
     queries: Queries = {}
     if Path(file).is_file():
-        with np.load(file) as arrays:
+        with reading(file, RuntimeError), np.load(file) as arrays:
             for key, values in arrays.items():
                 corpus, split, task, moment, name = key.rsplit("/", 4)
                 metrics = queries.setdefault(corpus, {}).setdefault(split, QueryMetrics(task))

@@ -181,7 +181,7 @@ def test_what_is_refused(published, tiny_model, tmp_path):
     lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     (folder / "vocab.txt").write_text("\n".join([*lines[:-1], "微信"]), encoding="utf-8")
     (tmp_path / "empty").mkdir()
-    cases = {folder: "rjieba", tiny_model: "bert model", tmp_path / "empty": "holds no model"}
+    cases = {folder: "rjieba", tiny_model: "bert model", tmp_path / "empty": "cannot be read"}
     for place, message in cases.items():
         with pytest.raises(InputError, match=message):
             Student.from_pretrained(str(place))

@@ -74,11 +74,15 @@ FORBIDDEN = {"trust_remote_code", "pickle"}
 
 
 def used(source: str) -> set[str]:
-    """Arguments other than False, strings and imported modules of a file; what a docstring mentions is not used."""
+    """Arguments other than False, strings and imported modules of a file; what a docstring mentions is not used.
+
+    Nor is pickle where only its exception is imported.
+    """
     nodes = list(ast.walk(ast.parse(source)))
     strings = {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    modules |= {node.module or "" for node in imports if [name.name for name in node.names] != ["UnpicklingError"]}
     refused = [node for node in nodes if isinstance(node, ast.keyword) and getattr(node.value, "value", None) is False]
     arguments = {node.arg or "" for node in nodes if isinstance(node, ast.keyword) and node not in refused}
     return strings | modules | arguments

@@ -19,8 +19,8 @@ from typing import Any, Self
 import numpy as np
 
 from cosent.atomic import partial_file, write_atomically
-from cosent.errors import InputError
-from cosent.record import QueryMetrics, RunRecord, readable_by_this_version
+from cosent.errors import InputError, reading
+from cosent.record import OTHER_VERSION, QueryMetrics, RunRecord
 
 STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"
 KNOTS = 65
@@ -250,11 +250,11 @@ def read_study_folder(folder: Path) -> Study:
     file, arrays = folder / STUDY_NAME, folder / ARRAYS_NAME
     if not file.is_file():
         return Study(folder.resolve().name, [])
-    with readable_by_this_version(file):
+    with reading(file, advice=OTHER_VERSION):
         first, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         kept: Arrays = {}
         if arrays.is_file():
-            with np.load(arrays) as stored:
+            with reading(arrays, RuntimeError, advice=OTHER_VERSION), np.load(arrays) as stored:
                 kept = dict(stored)
         every = [Result.from_stored(line, kept) for line in lines]
     order = {method: place for place, method in enumerate(first.get("methods", []))}

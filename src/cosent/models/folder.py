@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.utils import cached_file
 
-from cosent.errors import InputError
+from cosent.errors import InputError, reading
 
 if TYPE_CHECKING:
     from cosent.models.modules import Pooling
@@ -97,9 +97,13 @@ def is_cross_encoder(path: str) -> bool:
 def read_weights(path: str, folder: str = "") -> dict[str, torch.Tensor]:
     """The weights of a checkpoint, or of a module in one of its folders; empty if there are none, or several files."""
     if (file := find_file(path, f"{folder}/{WEIGHTS}".lstrip("/"))) is not None:
-        return load_file(file)
+        with reading(file):
+            return load_file(file)
     file = find_file(path, f"{folder}/pytorch_model.bin".lstrip("/"))
-    return {} if file is None else torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    if file is None:
+        return {}
+    with reading(file, RuntimeError):
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
 def write_json(path: Path, content: dict | list) -> None:
@@ -110,7 +114,10 @@ def write_json(path: Path, content: dict | list) -> None:
 def read_json(path: str, name: str) -> Any:
     """The content of a file of a folder or Hub id; None without the file."""
     file = find_file(path, name)
-    return None if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
+    if file is None:
+        return None
+    with reading(file):
+        return json.loads(Path(file).read_text(encoding="utf-8"))
 
 
 def find_file(path: str, name: str) -> str | None:

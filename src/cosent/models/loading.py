@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 from transformers.models.auto import CONFIG_MAPPING
@@ -16,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
-from cosent.errors import InputError
+from cosent.errors import InputError, reading
 from cosent.models.folder import read_json
 from cosent.record import UNFINISHED
 
@@ -66,30 +67,32 @@ def quiet_transformers():
             transformers_logging.enable_progress_bar()
 
 
-@contextmanager
-def missing_models(model_name_or_path: str):
+class missing_models(reading):
     """Explains to the user that a name leads to no model, or to one that needs code."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        if Path(model_name_or_path, UNFINISHED).exists():
-            message = f"{model_name_or_path} holds an unfinished run. Continue it with --resume_from_checkpoint auto."
-        elif "custom code" in str(error):
-            message = (
-                f"The tokenizer of {model_name_or_path} needs its own code, which is never run. Add a tokenizer.json."
-            )
-        elif Path(model_name_or_path, "adapter_config.json").exists():
-            parent = Path(model_name_or_path).resolve().parent
-            merged = Path(parent, "config.json").exists()
-            remedy = f"Name the merged model one folder up, {parent}." if merged else "Merge it with its base by peft."
-            message = f"{model_name_or_path} is a LoRA adapter. {remedy}"
-        elif Path(model_name_or_path, "bundle.json").exists():
-            message = f"{model_name_or_path} is an exported bundle: `cosent serve` and its own run.py read it."
-        else:
-            message = f"{model_name_or_path} holds no model ({str(error).splitlines()[0]}). Check folder or Hub id."
-        raise InputError(message) from error
+
+    def __init__(self, model_name_or_path: str):
+        advice = "Check the folder or Hub id, or copy it again."
+        super().__init__(model_name_or_path, RuntimeError, StrictDataclassError, advice=advice)
+
+    def explanation(self, error: Exception) -> str | None:
+        text = super().explanation(error)
+        return text and (known_reason(str(self.path), str(error)) or text)
+
+
+def known_reason(model: str, error: str) -> str | None:
+    """Why a folder that cannot be read holds no model, and what to do; None if that is not known."""
+    if Path(model, UNFINISHED).exists():
+        return f"{model} holds an unfinished run. Continue it with --resume_from_checkpoint auto."
+    if "custom code" in error:
+        return f"The tokenizer of {model} needs its own code, which is never run. Add a tokenizer.json."
+    if Path(model, "adapter_config.json").exists():
+        parent = Path(model).resolve().parent
+        merged = Path(parent, "config.json").exists()
+        remedy = f"Name the merged model one folder up, {parent}." if merged else "Merge it with its base by peft."
+        return f"{model} is a LoRA adapter. {remedy}"
+    if Path(model, "bundle.json").exists():
+        return f"{model} is an exported bundle: `cosent serve` and its own run.py read it."
+    return None
 
 
 def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:

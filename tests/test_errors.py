@@ -1,0 +1,91 @@
+"""What goes wrong while a file is read or written ends in a message of one line, and what is our own fault does not."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from datasets.exceptions import DatasetGenerationError
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+
+from cosent.errors import InputError, messages_for_users, reading, writing
+
+
+def in_full() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "part")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EROFS, "Read-only", "a.npy"), "not read-only"),
+        (PermissionError(errno.EACCES, "denied", "a.npy"), "permissions"),
+        (OSError(errno.ENAMETOOLONG, "too long", "a.npy"), "shorter"),
+        (in_full(), "part.*MiB are free.*room"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "room"),
+        (OSError("57504 requested and 0 written"), "room"),  # NumPy's has no number
+        (RuntimeError("[enforce fail at inline_container.cc:626] . unexpected pos"), "room"),
+    ],
+)
+def test_what_cannot_be_written_is_a_message_by_its_cause(tmp_path, error, words):
+    """Fails if a read-only disk is a traceback, or is told to make room with 50 MiB free."""
+    with (
+        pytest.raises(InputError, match=rf"a\.npy could not be written .*{words}") as raised,
+        writing(tmp_path / "a.npy"),
+    ):
+        raise error
+    assert ("free" in str(raised.value)) == ("room" in words)
+
+
+def test_the_cause_below_the_error_of_a_library_counts(tmp_path):
+    """Fails if a full disk below the error of `datasets` is a traceback."""
+    with pytest.raises(InputError, match="a.parquet could not be written .*room"), writing(tmp_path / "a.parquet"):
+        try:
+            raise in_full()
+        except OSError as error:
+            raise DatasetGenerationError("An error occurred") from error
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), RuntimeError("shapes"), KeyboardInterrupt(), InputError("said")])
+def test_faults_of_our_own_stay_as_they_are_while_writing(tmp_path, error):
+    """Fails if a mistake of the code, Ctrl-C or a message is turned into one about the disk."""
+    with pytest.raises(type(error)) as raised, writing(tmp_path / "a"):
+        raise error
+    assert raised.value is error
+
+
+def test_damaged_files_of_every_kind_are_named(tmp_path):
+    """Fails if a torn archive, a nested JSON, or a tokenizer that the Rust library refuses is a traceback."""
+    file = tmp_path / "a.file"
+    file.write_bytes(b"PK\x03\x04 torn")
+    with pytest.raises(InputError, match="a.file"), reading(file):
+        np.load(file)
+    file.write_text("{", encoding="utf-8")
+    with (
+        pytest.raises(InputError, match=r"a.file cannot be read .*line 1.*Encode"),
+        reading(file, advice="Encode again."),
+    ):
+        Tokenizer.from_file(str(file))
+    with pytest.raises(InputError, match="RecursionError"), reading(file):
+        raise RecursionError("maximum recursion depth exceeded")
+    with pytest.raises(InputError, match="No such file.*Check the path"), reading(file):
+        (tmp_path / "missing").read_bytes()
+
+
+def test_only_named_kinds_count_as_damage(tmp_path):
+    """Fails if an error that no damaged file causes is explained as one, or a kind named at the call is not."""
+    with pytest.raises(RuntimeError), reading(tmp_path):
+        raise RuntimeError("a fault of ours")
+    with pytest.raises(InputError, match="a fault of faiss"), reading(tmp_path, RuntimeError):
+        raise RuntimeError("a fault of faiss")
+
+
+def test_jobs_end_with_the_name_of_the_file_that_they_cannot_open(tmp_path, capsys):
+    """Fails if a folder that is a file ends a job with a traceback, or an error without a file loses its own."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended, messages_for_users():
+        (tmp_path / "file" / "a").write_text("", encoding="utf-8")
+    assert ended.value.code == 2 and f"{tmp_path}/file/a" in capsys.readouterr().err
+    with pytest.raises(OSError, match="no file at all"), messages_for_users():
+        raise OSError("no file at all")
