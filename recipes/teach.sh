@@ -19,7 +19,8 @@ for ((round = 1; round <= rounds; round++)); do
         pairs=$output/${tower}_${round}_pairs taught=$output/${tower}_${round}_taught
         [ -d "$pairs" ] || cosent mine --corpus "$corpus" --model "$finder" --teacher "$teacher" --output "$pairs" \
             --random 3000 --range_min 0 --validation_pairs 0
-        train "$taught" "$tower/taught_mini" --corpus "$pairs" --eval_corpora "$corpus"
+        [ "$tower" = bi_encoder ] && scale=20 || scale=5 # of cosines, and of logits that follow a teacher's scores
+        train "$taught" "$tower/cosent_mini" --corpus "$pairs" --eval_corpora "$corpus" --num_train_epochs 1 --scale "$scale"
         teacher=$output/${tower}_$round
         train "$teacher" "$tower/cosent_mini" "${labels[@]}" --model_name_or_path "$taught"
     done

@@ -164,7 +164,7 @@ def test_outputs_and_corpora_that_do_not_serve_are_refused(mine, make_corpus, tm
 def test_training_reads_what_was_made(mine, corpus, tiny_cross, train):
     """Fails if a made corpus is not an ordinary one for training, next to the corpus that it was made of."""
     mine("--random", 10, "--teacher", tiny_cross, output="taught")
-    recipe = ("--config", "recipes/cross_encoder/taught_mini.yaml", "--num_train_epochs", "1")
+    recipe = ("--config", "cross_encoder/cosent_mini", "--scale", "5", "--num_train_epochs", "1")
     folder = train((corpus.parents[1] / "taught", corpus), *recipe, "--per_device_train_batch_size", "8")
     record = json.loads((folder / "run.json").read_text())
     assert record["after"].keys() == {"taught", "fruit"} and record["recipe"]["scale"] == 5.0
