@@ -18,6 +18,7 @@ from transformers import (
     RoFormerConfig,
     TrainerCallback,
 )
+from transformers.trainer_callback import ExportableState
 
 from cosent.atomic import apply_umask
 from cosent.compute.distributed import seeded
@@ -247,16 +248,20 @@ def discriminant(signal: Tensor, noise: Tensor, count: int) -> Tensor:
     return torch.where(spread > FLAT * spread.max(), vectors / spread, 0.0).to(signal.dtype)
 
 
-class Budget(TrainerCallback):
+class Budget(TrainerCallback, ExportableState):
     """Counts minutes and tokens, also across a resume, and ends the run when its minutes are up."""
 
     def __init__(self, max_minutes: float | None):
         self.max_minutes, self.tokens = max_minutes, 0
         self.minutes = 0.0  # at the last step
 
+    def state(self) -> dict:
+        counted = {"tokens": self.tokens, "minutes": self.minutes}
+        return {"args": {"max_minutes": self.max_minutes}, "attributes": counted}
+
     def on_train_begin(self, args, state, control, **kwargs):
-        last = next((entry for entry in reversed(state.log_history) if "minutes" in entry), {})
-        self.tokens, self.minutes = last.get("tokens", 0), last.get("minutes", 0.0)
+        counted = state.stateful_callbacks["Budget"]["attributes"]  # of the checkpoint, if there is one
+        self.tokens, self.minutes = counted["tokens"], counted["minutes"]
         self.start = time.monotonic() - 60 * self.minutes
 
     def on_step_end(self, args, state, control, **kwargs):

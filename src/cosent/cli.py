@@ -91,7 +91,7 @@ INSTEAD = {
     "No loss here is a mean over tokens: leave it out.": "average_tokens_across_devices",
     "A loss that is not finite always ends the run: leave it out.": "logging_nan_inf_filter debug",
     "The order of the pairs would depend on the speed of the workers: leave it out.": "dataloader_in_order",
-    "No callback here has a state: leave it out.": "restore_callback_states_from_checkpoint",
+    "What callbacks here have counted is always restored: leave it out.": "restore_callback_states_from_checkpoint",
     "Take --save_strategy steps --save_steps N, and --resume_from_checkpoint auto.": "enable_jit_checkpoint",
     "--push_to_hub publishes once, at the end: leave it out.": "hub_strategy hub_always_push hub_revision",
 }

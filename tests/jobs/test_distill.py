@@ -21,7 +21,7 @@ from cosent.models.student import Student
 from cosent.record import read_record, read_scores
 from cosent.training import student
 from tests.conftest import prepare
-from tests.support.launching import history, later_wins
+from tests.support.launching import WITHIN_EPOCHS, WORKER, history, later_wins
 
 SENTENCES = [
     "怎么还款",
@@ -186,12 +186,24 @@ def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model,
     assert after > before + 0.2
 
 
+def test_a_student_of_synonyms_resumes_within_an_epoch(distill, corpus):
+    """Fails if the noise on its sources follows what a worker has read ahead, not the pair and the epoch."""
+    flags = ("--num_train_epochs", "2", "--per_device_train_batch_size", "4", *WITHIN_EPOCHS, *WORKER)
+    flags += ("--eval_strategy", "no", "--load_best_model_at_end", "false", "--skip_test", "true")
+    whole = distill(corpus, *flags, output="whole")
+    resumed = distill(corpus, *flags, "--resume_from_checkpoint", str(whole / "checkpoint-6"), output="resumed")
+    ends = [(folder / "checkpoint-8/model.safetensors").read_bytes() for folder in (whole, resumed)]
+    assert ends[0] == ends[1] != (whole / "checkpoint-6/model.safetensors").read_bytes()
+    assert history(whole, "train_loss") == history(resumed, "train_loss")
+
+
 @pytest.mark.slow
 def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher, tmp_path):
     """Fails if noise, dropout, data or lines without labels start over after an interruption, or are left out."""
     text = tmp_path / "more.txt"
     text.write_text("\n".join(f"第{number}句话" for number in range(11)), encoding="utf-8")
-    flags = ("--teacher", str(teacher), "--num_train_epochs", "2", "--save_total_limit", "3", "--text", str(text))
+    flags = ("--teacher", str(teacher), "--num_train_epochs", "2", "--text", str(text), *WITHIN_EPOCHS)
+    flags += ("--save_steps", "18", "--eval_steps", "18")
     whole = distill(corpus, *flags, output="whole")
     record = read_record(whole)
     assert record.train_pairs == 72 + 5 and record.synonyms == 18  # the eleventh line has no neighbour

@@ -24,7 +24,7 @@ from cosent.training.callbacks import CollapseGuard
 from cosent.training.corpora import build_encoder, corpora_of_run
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
-from tests.support.launching import history
+from tests.support.launching import WITHIN_EPOCHS, WORKER, history
 
 
 def test_training_ends_with_a_model_that_others_load(bi_run):
@@ -162,14 +162,18 @@ def test_seeds_decide_the_weights(train, made_up):
     ("tower", "loss"), [("bi_encoder", "sbert"), pytest.param("cross_encoder", "ce", marks=pytest.mark.slow)]
 )
 def test_resuming_continues_where_it_stopped(train, made_up, tower, loss):
-    """Fails if a resumed run, head included, ends elsewhere than one that was never interrupted, or mixes recipes."""
-    flags = ("--loss", loss, "--tower", tower)
+    """Fails if a run resumed within an epoch, head included, ends elsewhere than one that was never interrupted, logs
+    other losses, or mixes recipes."""
+    flags = ("--loss", loss, "--tower", tower, *WITHIN_EPOCHS, "--logging_steps", "4")
+    flags += WORKER if tower == "bi_encoder" else ()
     whole = train(made_up, *flags, output="whole")
-    resume = ("--resume_from_checkpoint", str(whole / "checkpoint-4"))
+    resume = ("--resume_from_checkpoint", str(whole / "checkpoint-6"))
     resumed = train(made_up, *flags, *resume, output="resumed")
-    weights = sorted(path.relative_to(whole) for path in (whole / "checkpoint-8").glob("*.safetensors"))
+    weights = sorted(path.relative_to(whole) for path in (whole / "checkpoint-8").rglob("*.safetensors"))
     assert len(weights) == (2 if tower == "bi_encoder" else 1)
     assert all((whole / name).read_bytes() == (resumed / name).read_bytes() for name in weights)
+    for name, values in (("loss", 2), ("train_loss", 1)):
+        assert len(history(whole, name)) == values and history(whole, name) == history(resumed, name)
     with pytest.raises(InputError, match=f"loss {loss}, not cosent"):
         train(made_up, "--tower", tower, *resume, output="other")
 

@@ -16,6 +16,7 @@ from cosent.models import lora
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from tests.support.launching import WITHIN_EPOCHS
 
 FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
 
@@ -103,11 +104,12 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
 def test_resuming_is_exact(train, start, tower):
     """Fails if a checkpoint of a LoRA run lacks a trained weight (of Dense layers, too), or merges the adapter in."""
     flags = ("--tower", tower) if tower == "cross_encoder" else ("--tower", tower, "--model_name_or_path", str(start))
+    flags += WITHIN_EPOCHS
     whole = train(*flags, output="whole")
-    resumed = train(*flags, "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="resumed")
+    resumed = train(*flags, "--resume_from_checkpoint", str(whole / "checkpoint-6"), output="resumed")
     for name in ("model.safetensors", "adapter/trained.safetensors", "adapter/adapter_model.safetensors"):
         assert (whole / "checkpoint-8" / name).read_bytes() == (resumed / "checkpoint-8" / name).read_bytes(), name
-    first = (whole / "checkpoint-4/model.safetensors").read_bytes()
+    first = (whole / "checkpoint-6/model.safetensors").read_bytes()
     assert first != (whole / "checkpoint-8/model.safetensors").read_bytes()
     with pytest.raises(InputError, match="started with other settings: lora_r 8, not 3"):
-        train(*flags, "--lora_r", "3", "--resume_from_checkpoint", str(whole / "checkpoint-4"), output="other")
+        train(*flags, "--lora_r", "3", "--resume_from_checkpoint", str(whole / "checkpoint-6"), output="other")

@@ -15,6 +15,10 @@ from cosent.cli import module_of, parse
 from cosent.compute.processes import end_tree
 
 ROOT = Path(__file__).parents[2]
+# Of a run of two epochs of four steps: a checkpoint inside each; and a worker, which reads ahead of them.
+WITHIN_EPOCHS = ("--save_strategy", "steps", "--save_steps", "3", "--save_total_limit", "3")
+WITHIN_EPOCHS += ("--eval_strategy", "steps", "--eval_steps", "3")
+WORKER = ("--dataloader_num_workers", "1", "--dataloader_persistent_workers", "true")
 
 
 def later_wins(words: Iterable[str]) -> list[str]:

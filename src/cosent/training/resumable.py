@@ -141,7 +141,15 @@ class ResumableTrainer(Trainer):
     def _load_best_model(self) -> None:
         self.load_weights(self.state.best_model_checkpoint)
 
+    def log(self, logs, *args, **kwargs):
+        if "train_loss" in logs:  # Trainer's is that of the steps since the checkpoint
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
+        super().log(logs, *args, **kwargs)
+
     def _save_checkpoint(self, model, trial):
+        running = float(self.accelerator.reduce(self._tr_loss, "mean"))  # since the last log line
+        losses = {"total": self._total_loss_scalar, "running": running, "logged": self._globalstep_last_logged}
+        self.state.stateful_callbacks["losses"] = losses
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
         if self.args.should_save:
             (folder / SEAL).unlink(missing_ok=True)  # left by a run that was resumed from before this step
@@ -173,6 +181,9 @@ class ResumableTrainer(Trainer):
         set_epoch(train_dataloader, epoch)
         if resume_from_checkpoint is not None and self.starts_at_end is None:  # later, the checkpoint may be gone
             self.starts_at_end = had_ended(resume_from_checkpoint, self.state.max_steps)
+            losses = self.state.stateful_callbacks["losses"]
+            self._total_loss_scalar, self._globalstep_last_logged = losses["total"], losses["logged"]
+            self._tr_loss.fill_(losses["running"])
         if self.starts_at_end:
             self.control.should_training_stop = True
         else:

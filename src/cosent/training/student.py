@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import datasets
@@ -105,11 +105,15 @@ class StudentCollator(PairCollator):
 
     Args:
         generation: whether synonyms are targets; otherwise the batch is that of `PairCollator`.
-        corruption: noise on the sources; None for none.
+        corruption: noise on the sources; None for none. That of a pair follows from `seed`, `epoch` and its `row`, so
+            that a resumed run repeats it, whatever its workers have read ahead.
+        epoch: int64 of shape `()`, in memory that workers share.
     """
 
     generation: bool = True
     corruption: Corruption | None = None
+    seed: int = 0
+    epoch: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64).share_memory_())
 
     def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
         targets = collated_targets(pairs)
@@ -124,10 +128,9 @@ class StudentCollator(PairCollator):
 
     def both_directions(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
         sources, targets = [], []
-        if self.corruption is not None:
-            # From torch's generator, whose state a checkpoint holds: a resumed run corrupts as an uninterrupted one.
-            generator = np.random.default_rng(int(torch.randint(2**62, ())))
         for first, second, own in pairs:
+            if self.corruption is not None:
+                generator = np.random.default_rng((self.seed, int(self.epoch), int(own["row"])))
             for source, target in ((first, second), (second, first)):
                 sources.append(source if self.corruption is None else self.corruption(source, generator))
                 targets.append(target[1:] if own["synonyms"] else target[:0])
@@ -203,7 +206,8 @@ class StudentTrainer(GlobalBatchTrainer):
             )
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             labels_read = synonyms.astype(np.float32)
-            pairs = tokenised(joined, encoder, self.prefixes, "train", labels_read, synonyms=synonyms)
+            targets = {"synonyms": synonyms, "row": np.arange(len(joined))}
+            pairs = tokenised(joined, encoder, self.prefixes, "train", labels_read, **targets)
         self.similarity_loss: Callable[..., torch.Tensor] = lambda embeddings, teacher: synonym_loss(embeddings)
         if teacher is not None:
             teacher = (load_model(teacher) if isinstance(teacher, str) else teacher).to(args.device)
@@ -217,7 +221,7 @@ class StudentTrainer(GlobalBatchTrainer):
             args,
             train_dataset=pairs,
             held_out=held_out,
-            data_collator=StudentCollator(encoder.tokenizer.pad_token_id, self.generation, corruption),
+            data_collator=StudentCollator(encoder.tokenizer.pad_token_id, self.generation, corruption, args.data_seed),
             compute_metrics=compute_metrics,
             callbacks=callbacks,
             optimizers=optimizers,
@@ -242,6 +246,10 @@ class StudentTrainer(GlobalBatchTrainer):
 
     def evaluation_targets(self, rows: Rows, meaning: Labels) -> dict[str, np.ndarray]:
         return {"synonyms": held_out_synonyms(labels_of(rows), meaning.similar_from)}  # for the perplexity
+
+    def _run_epoch(self, *, epoch, **kwargs):
+        self.data_collator.epoch.fill_(epoch)
+        super()._run_epoch(epoch=epoch, **kwargs)
 
     def read(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return {name: outputs[name] for name in ("embeddings", "target_losses", "target_tokens") if name in outputs}
