@@ -6,7 +6,7 @@ python -m lab.study gap --seeds 1        takes the flags of `cosent study`
 from dataclasses import dataclass
 from typing import Any
 
-from cosent.cli import option, read_yaml, run
+from cosent.cli import option, read_yaml_file, run
 from cosent.comparing.runs import checked_study, read_study
 from cosent.jobs.study import StudyArguments, run_study
 from lab import RESULTS, ROOT
@@ -27,7 +27,7 @@ def study_named(name: str) -> dict[str, Any]:
     Raises:
         InputError: neither has this name.
     """
-    entries = read_yaml(FILE.read_text(encoding="utf-8"), str(FILE))
+    entries = read_yaml_file(str(FILE))
     if name == "defaults" or name not in entries:
         return read_study(name)
     defaults, entry = entries["defaults"], entries[name]

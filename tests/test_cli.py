@@ -55,6 +55,8 @@ def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(recipe):
         ("corpus: a\n1: 1.0\n", "unknown key '1'"),
         ("corpus: a\ncorpus: b\n", "'corpus' occurs twice"),
         ("- corpus", "recipe.yaml"),
+        ("~: x", "recipe.yaml: unknown key None"),
+        ("corpus: " + "[" * 999 + "]" * 999, "recipe.yaml.*RecursionError"),
         ("corpus: {name: a}", "recipe.yaml"),
         ("corpus: [a", "recipe.yaml"),
         ("corpus: a\nlearning_rate: [1, 2]\n", r"learning_rate.*\[1, 2\]"),
@@ -66,6 +68,14 @@ def test_a_recipe_that_is_wrong(recipe, text, message):
     """Fails if a misspelt or repeated key is dropped, a choice goes unchecked, or broken YAML ends in a trace."""
     with pytest.raises(InputError, match=message):
         parse(["--config", recipe(text)], Arguments)
+
+
+def test_a_recipe_of_another_encoding(recipe):
+    """Fails if a recipe that an editor saved as UTF-16 ends in a traceback."""
+    file = Path(recipe(""))
+    file.write_text("corpus: a", encoding="utf-16")
+    with pytest.raises(InputError, match=r"recipe.yaml.*UTF-8"):
+        parse(["--config", str(file)], Arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,25 @@
 """Files and folders that are whole or not there."""
 
 import glob
+import hashlib
+import logging
 import os
 import re
 import secrets
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import psutil
+
+from cosent.errors import InputError, reading, writing
+
+logger = logging.getLogger(__name__)
+
+SHA256 = 32  # bytes
 
 
 @contextmanager
@@ -62,3 +71,30 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Writes a file that is complete from the moment it exists; text in UTF-8, with `\\n` line ends everywhere."""
     with partial_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def signed_file(path: str | Path) -> Iterator[Path]:
+    """As `partial_file`, for formats whose readers know their end: the SHA-256 of the content is written behind it."""
+    with writing(path), partial_file(path) as partial:
+        yield partial
+        with open(partial, "rb+") as file:
+            file.write(hashlib.file_digest(file, "sha256").digest())
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file is there as `signed_file` wrote it; a damaged one is removed, with a warning."""
+    if not path.is_file():
+        return False
+    with (
+        suppress(InputError),
+        reading(path),
+        open(path, "rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as content,
+        memoryview(content) as view,
+    ):
+        if hashlib.sha256(view[:-SHA256]).digest() == view[-SHA256:]:
+            return True
+    logger.warning("%s is damaged, and is made again.", path)
+    path.unlink(missing_ok=True)
+    return False

@@ -29,7 +29,7 @@ import yaml
 
 from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
-from cosent.errors import InputError, messages_for_users
+from cosent.errors import InputError, messages_for_users, reading
 
 JOBS = {
     "prepare": "prepare a corpus from raw files, or from pairs of your own",
@@ -364,15 +364,15 @@ class Parser(argparse.ArgumentParser):
     def read_recipe(self, name: str) -> dict[str, Any]:
         """The values of a recipe; see `recipe_file`."""
         file = recipe_file(name)
-        return self.read_mapping(read_yaml(Path(file).read_text(encoding="utf-8"), file), file)
+        return self.read_mapping(read_yaml_file(file), file)
 
     def read_mapping(self, settings: Any, where: str) -> dict[str, Any]:
         """The values of a flat mapping, as `read_yaml` gives it."""
         if not isinstance(settings, dict):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
         for key, value in settings.items():
-            if key not in self.flags:
-                raise InputError(f"{where}: unknown key {key!r}.{self.meant(key)} Nothing was run.")
+            if not isinstance(key, str) or key not in self.flags:
+                raise InputError(f"{where}: unknown key {key!r}.{self.meant(str(key))} Nothing was run.")
             empty, items = value is None and self.flags[key].optional, value if isinstance(value, list) else [value]
             if not empty and not all(isinstance(item, str) for item in items):
                 raise InputError(f"{where}: {key} takes a value or a flat list of values, got {value}.")
@@ -445,10 +445,14 @@ AsWritten.add_constructor(NULL, lambda loader, node: None)
 
 def read_yaml(text: str, where: str) -> Any:
     """Reads YAML as it is written: a flag decides what its text means."""
-    try:
+    with reading(where, yaml.YAMLError, advice="Write it as YAML."):
         return yaml.load(text, Loader=AsWritten)
-    except yaml.YAMLError as error:
-        raise InputError(f"{where} is not YAML: {error}") from error
+
+
+def read_yaml_file(file: str) -> Any:
+    with reading(file, advice="Save it as UTF-8."):
+        text = Path(file).read_text(encoding="utf-8")
+    return read_yaml(text, file)
 
 
 @cache

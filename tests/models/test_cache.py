@@ -9,7 +9,7 @@ import torch
 
 from cosent.models import cache as cached
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import prune, sentence_vectors, teacher_vectors
+from cosent.models.cache import growing_vectors, prune, sentence_vectors, teacher_vectors, write_array
 
 FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
 
@@ -32,7 +32,7 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
     first, _ = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
     (file,) = tmp_path.iterdir()
     marked = np.full((4, 32), 7, dtype=np.float32)
-    np.save(file, marked)  # what is read again can be told from what is computed again
+    write_array(file, marked)  # what is read again can be told from what is computed again
     assert (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).all()
     assert not (teacher_vectors(teacher, FIRST, [*SECOND[:2], "白"], tmp_path)[0] == 7).any()
     teacher.max_length = 10
@@ -49,10 +49,21 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
     }
     for name, change in one_by_one.items():
         for file in tmp_path.iterdir():
-            np.save(file, marked)
+            write_array(file, marked)
         change()
         assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("damage", [lambda old: old[:-50], lambda old: old[:200] + b"\1" + old[201:], lambda old: b""])
+def test_a_damaged_file_is_computed_again(teacher, tmp_path, damage):
+    """Fails if one flipped bit in the cache makes other labels, or a torn file ends in a traceback."""
+    for compute in (sentence_vectors, growing_vectors):
+        whole = np.array(compute(teacher, FIRST, tmp_path))
+        for file in tmp_path.iterdir():
+            file.write_bytes(damage(file.read_bytes()))
+        longer = FIRST if compute is sentence_vectors else [*FIRST, "白"]
+        np.testing.assert_array_equal(compute(teacher, longer, tmp_path)[: len(whole)], whole)
 
 
 @pytest.mark.parametrize("killed", [True, False])

@@ -113,6 +113,14 @@ def test_nearly_the_exact_neighbours(vectors, tmp_path, kind, caplog, monkeypatc
     again = approximate(vectors, kind, tmp_path, "0123456789abcdef0")
     np.testing.assert_array_equal(again.nearest(vectors[:50], 5)[0], rows)
     assert caplog.text.count("recall@10") == 1 and caplog.text.count(f"faiss {kind} of 3,000 vectors") == 2
+    monkeypatch.undo()
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1  # in HNSW, the place of a link; faiss would read it, and crash
+    file.write_bytes(content)
+    rebuilt = approximate(vectors, kind, tmp_path, "0123456789abcdef0")
+    assert f"{file.name} is damaged" in caplog.text
+    np.testing.assert_array_equal(rebuilt.nearest(vectors[:50], 5)[0][:, 0], np.arange(50))
 
 
 def test_fewer_found_than_asked_for(vectors):

@@ -71,7 +71,7 @@ def test_other_vectors_are_refused(encoded):
     whole, vectors = encoded.read_bytes(), np.load(encoded)
     for damaged in (whole[:-1], whole[:50], b"", whole[:-4] + b"\0\0\0\0"):
         encoded.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"faq\.npy (is no complete|does not hold)"):
+        with pytest.raises(InputError, match=r"faq\.npy (cannot be read|does not hold)"):
             open_vectors(encoded)
     for other in (vectors[:2], vectors.astype(np.float64), vectors[::-1]):
         np.save(encoded, other)
@@ -95,7 +95,7 @@ def test_changed_or_missing_files_are_refused(encoded, tmp_path):
             vectors.sentences()
     for content in ("[1]", "{", '{"rows": 3}'):
         manifest_path(encoded).write_text(content, encoding="utf-8")
-        with pytest.raises(InputError, match=r"faq\.npy\.json is no manifest"):
+        with pytest.raises(InputError, match=r"faq\.npy\.json cannot be read"):
             VectorManifest.read(encoded)
     manifest_path(encoded).unlink()
     with pytest.raises(InputError, match=r"faq\.npy\.json"):

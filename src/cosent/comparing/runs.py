@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cosent.cli import as_words, parser_of, read_yaml, recipe_file
+from cosent.cli import as_words, parser_of, read_yaml, read_yaml_file, recipe_file
 from cosent.comparing.results import Result, Study, points
 from cosent.errors import InputError
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
@@ -55,7 +55,7 @@ class Run:
 def read_study(path: str) -> dict[str, Any]:
     """Reads a study from its file, see `checked_study`."""
     path = recipe_file(path, "studies")
-    return checked_study(read_yaml(Path(path).read_text(encoding="utf-8"), path), path)
+    return checked_study(read_yaml_file(path), path)
 
 
 def checked_study(study: Any, path: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest, corpus_folder
-from cosent.errors import InputError
+from cosent.errors import InputError, reading
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlaps
 
@@ -70,11 +70,14 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
 def read_parquet(file: Path, split: str) -> datasets.Dataset:
     """Memory-maps a Parquet file through the cache of `datasets`, without its progress bar."""
     import datasets
+    from pyarrow import ArrowException
 
+    kinds = ArrowException, datasets.exceptions.DatasetsError
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        return datasets.Dataset.from_parquet(str(file), split=split)
+        with reading(file, *kinds, advice="Copy it again, or prepare the corpus again."):
+            return datasets.Dataset.from_parquet(str(file), split=split)
     finally:
         if shown:
             datasets.enable_progress_bars()

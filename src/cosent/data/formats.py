@@ -5,14 +5,13 @@ import gzip
 import json
 import logging
 import re
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from cosent.errors import InputError
+from cosent.errors import InputError, reading
 
 logger = logging.getLogger(__name__)
 
@@ -250,17 +249,16 @@ def _joins_rows(lines: list[str], width: int, delimiter: str) -> bool:
 
 def open_parquet(path: Path):
     """A `pyarrow.parquet.ParquetFile`."""
-    import pyarrow
     import pyarrow.parquet
 
-    try:
+    with reading(path, pyarrow.ArrowException, advice="Rename it if it is no Parquet file, or copy it again."):
         return pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path} is not a Parquet file ({error}). Rename or copy it again.") from error
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]:
-    with open_parquet(path) as file:
+    import pyarrow
+
+    with open_parquet(path) as file, reading(path, pyarrow.ArrowException, advice="Copy it again."):
         batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns and list(columns))
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
             yield number, "", row
@@ -295,10 +293,12 @@ def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
 def _sheet_rows(path: Path, title: str | None) -> Iterator[tuple]:
     """The rows of a workbook's sheet, or of its only one with content."""
     openpyxl = import_openpyxl(path)
-    try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except (openpyxl.utils.exceptions.InvalidFileException, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise InputError(f"{path} is not an xlsx workbook ({error}). Save it again, or as CSV (UTF-8).") from error
+    with reading(path, openpyxl.utils.exceptions.InvalidFileException, advice="Save it again, or as CSV (UTF-8)."):
+        yield from _rows_of(openpyxl.load_workbook(path, read_only=True, data_only=True), path, title)
+
+
+def _rows_of(book, path: Path, title: str | None) -> Iterator[tuple]:
+    """The rows of an open workbook, see `_sheet_rows`."""
     titles = [sheet.title for sheet in book.worksheets]
     if title is None:
         titles = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]

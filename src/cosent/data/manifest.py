@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cosent.cli import option
-from cosent.errors import InputError
+from cosent.errors import InputError, reading
 
 COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
 SPLITS = ("train", "validation", "test")
@@ -75,10 +75,8 @@ class Manifest(Labels):
         path = Path(folder, MANIFEST_NAME)
         if not path.is_file():
             raise InputError(f"{folder} has no {MANIFEST_NAME}. Run `cosent prepare NAME --source {folder}` first.")
-        try:
+        with reading(path, advice="Copy it again, or prepare the corpus again."):
             return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (TypeError, json.JSONDecodeError) as error:
-            raise InputError(f"{path} was not written by this version ({error}). Prepare the corpus again.") from error
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from cosent.atomic import partial_file
+from cosent.atomic import is_intact, signed_file
 from cosent.compute.distributed import (
     gather_object,
     local_rank,
@@ -67,11 +67,11 @@ def growing_vectors(
     lists = sorted(cache.glob(f"*{ending}"), key=lambda lines: lines.stat().st_mtime)
     arrays = [(lines, lines.with_name(f"{lines.name.removesuffix(ending)}.npy")) for lines in lists]
     earlier = [(lines, array) for lines, array in arrays if array.is_file()]
-    if file.is_file() or not earlier:
+    old, known = map(stored_array, reversed(earlier[-1])) if earlier and not file.is_file() else (None, None)
+    if old is None or known is None:
         vectors = sentence_vectors(teacher, sentences, cache, prompt)
     else:
-        lines, array = earlier[-1]
-        old, row_of = np.load(array, mmap_mode="r"), {line.tobytes(): row for row, line in enumerate(np.load(lines))}
+        row_of = {line.tobytes(): row for row, line in enumerate(known)}
         rows = np.array([row_of.get(line, -1) for line in hashes])
         new = np.flatnonzero(rows < 0)
         logger.info("%s of %s sentences are new to this model.", f"{len(new):,}", f"{len(rows):,}")
@@ -135,14 +135,14 @@ def cached_array(
         compute: a slice of `texts` -> its rows.
     """
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
-    if any(gather_object(not file.is_file())):  # another machine may have another cache
+    if any(gather_object(stored_array(file) is None)):  # another machine may have another cache
         logger.info("Running the model on %s texts once; cached in %s.", f"{len(texts):,}", file)
         size = max(1, min(PART_TEXTS, math.ceil(len(texts) / local_world_size())))
         shares = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
         parts = [file.with_suffix(f".{share.start}-{share.stop}.npy") for share in shares]
         file.parent.mkdir(parents=True, exist_ok=True)
         for share, part in list(zip(shares, parts, strict=True))[local_rank() :: local_world_size()]:
-            if not (part.is_file() or file.is_file()):
+            if stored_array(part) is None and not file.is_file():
                 values = compute(share)
                 check_finite(values, share.start, f"{what.capitalize()} of {len(texts):,} texts")
                 write_array(part, values)
@@ -176,8 +176,13 @@ def prune(used: Path, most: int = MOST_BYTES) -> None:
 
 
 def write_array(file: Path, values: np.ndarray) -> None:
-    with partial_file(file) as partial, open(partial, "wb") as opened:
+    with signed_file(file) as partial, open(partial, "wb") as opened:
         np.save(opened, values)
+
+
+def stored_array(file: Path) -> np.memmap | None:
+    """The array that `write_array` stored, memory-mapped; None if there is none, or a damaged one."""
+    return np.load(file, mmap_mode="r") if is_intact(file) else None
 
 
 def fingerprint(model: nn.Module, texts: Iterable[str] = ()) -> str:

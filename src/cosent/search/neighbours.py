@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from cosent.atomic import partial_file
-from cosent.errors import InputError, writing
+from cosent.atomic import is_intact, signed_file
+from cosent.errors import InputError
 from cosent.evaluation.retrieval import DEPTH, Relevance, retrieval_metrics
 
 logger = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def approximate(
         raise InputError("--faiss needs faiss. Run pip install -e '.[faiss]', or leave the flag out.") from error
     about, kind = f"faiss {factory} of {len(vectors):,} vectors", re.sub(r"\W+", "_", factory)
     file = None if folder is None else folder / f"{f'{name}.' if name else ''}{key}.{kind}.faiss"
-    if file is not None and file.is_file():
+    if file is not None and is_intact(file):
         index = faiss.read_index(str(file))
         if (index.ntotal, index.d) == vectors.shape:
             logger.info("%s, read from %s", about, file)
@@ -186,7 +186,7 @@ def approximate(
     seconds, share = time.perf_counter() - start, recall(found, vectors)
     logger.info("%s, built in %.0f s: recall@%d %.3f of the exact search", about, seconds, RECALL_AT, share)
     if file is not None:
-        with writing(file), partial_file(file) as partial:
+        with signed_file(file) as partial:
             faiss.write_index(found.index, str(partial))
         for old in set(file.parent.glob(f"{glob.escape(name)}.*.{kind}.faiss")) - {file} if name else ():
             old.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from cosent.compute.distributed import (
 )
 from cosent.data.files import KEYED, SENTENCE, format_of, open_table
 from cosent.data.manifest import sha256_of_file
-from cosent.errors import InputError, writing
+from cosent.errors import InputError, reading, writing
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint
@@ -62,13 +62,10 @@ class VectorManifest:
     def read(cls, vectors: Path) -> "VectorManifest":
         """The manifest of a file of vectors."""
         path = manifest_path(vectors)
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**values)
-        except FileNotFoundError as error:
-            raise InputError(f"{vectors} has no {path.name} next to it. Move both files, or encode again.") from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} is no manifest of `cosent encode`: {error!r}. Encode again.") from error
+        if not path.is_file():
+            raise InputError(f"{vectors} has no {path.name} next to it. Move both files, or encode again.")
+        with reading(path, advice="Encode again."):
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def save(self, vectors: Path) -> None:
         with writing(manifest_path(vectors)):
@@ -117,10 +114,8 @@ def open_vectors(path: str | Path, model_sha256: str | None = None) -> StoredVec
     manifest = VectorManifest.read(path)
     if model_sha256 not in (None, manifest.model_sha256):
         raise InputError(f"{path} was encoded by another model, {manifest.model}. Use that one, or encode again.")
-    try:
+    with reading(path, advice="Encode the sentences again."):
         vectors = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is no complete file of vectors: {error}. Encode the sentences again.") from error
     shape = manifest.rows, manifest.dim
     if vectors.shape != shape or vectors.dtype != np.float32 or sample_hash(vectors) != manifest.sample_sha256:
         raise InputError(f"{path} does not hold the vectors of its manifest, float32 of shape {shape}. Encode again.")

@@ -4,17 +4,14 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from safetensors import SafetensorError
 from transformers import TrainingArguments
 
 from cosent.atomic import write_atomically
 from cosent.compute.distributed import decided_by_main, rank
-from cosent.errors import InputError
+from cosent.errors import InputError, reading
 from cosent.models.lora import ADAPTER
 from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME, UNFINISHED
 from cosent.training.sharding import launched_with
@@ -23,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 SEAL = "whole.json"
 STATE = "trainer_state.json"
+CONTINUE = "Then add --resume_from_checkpoint auto."
+ANOTHER = "Remove this checkpoint, and continue with --resume_from_checkpoint auto."
 SETTINGS = "settings.json"  # settings of the run, in each of its checkpoints
 # The arguments of Trainer that change what is learnt; a resumed run must have those that it was started with.
 TRAINER_SETTINGS = {
@@ -123,12 +122,13 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
     file = checkpoint / SETTINGS
     if not file.is_file():
         raise InputError(f"{checkpoint} has no {SETTINGS} and cannot be resumed. Start with --overwrite_output_dir.")
-    started, settings = json.loads(file.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
-    differing = [
-        f"{name} {started[name]}, not {settings[name]}"
-        for name in settings
-        if name in started and settings[name] != started[name]
-    ]
+    with reading(file, advice=ANOTHER):
+        started, settings = json.loads(file.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
+        differing = [
+            f"{name} {started[name]}, not {settings[name]}"
+            for name in settings
+            if name in started and settings[name] != started[name]
+        ]
     if differing:
         raise InputError(
             f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. Repeat its command."
@@ -137,7 +137,8 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
 
 def best_checkpoint(resumed: str | Path) -> str | None:
     """The best checkpoint so far of the run that a checkpoint is of, also if its folder was moved or copied."""
-    recorded = json.loads(Path(resumed, STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
+    with reading(Path(resumed, STATE), advice=ANOTHER):
+        recorded = json.loads(Path(resumed, STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
     if recorded is None:
         return None
     for place in (Path(resumed).parent / Path(recorded).name, Path(recorded)):
@@ -172,18 +173,7 @@ def is_whole(folder: Path) -> bool:
 
 def had_ended(checkpoint: str, max_steps: int) -> bool:
     """Whether training had ended at this checkpoint, by early stopping or after `max_steps` steps."""
-    state = json.loads(Path(checkpoint, STATE).read_text(encoding="utf-8"))
-    stopped = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
-    return stopped and (state["global_step"] < state["max_steps"] or state["global_step"] >= max_steps)
-
-
-@contextmanager
-def clear_disk_errors(folder: str | Path) -> Iterator[None]:
-    """Raises an error with advice if a folder cannot be written, e.g. because the disk is full."""
-    try:
-        yield
-    except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error):
-            raise  # not from the writer of torch.save
-        reason = f"{folder} could not be written ({str(error).splitlines()[0]})"
-        raise InputError(f"{reason}. Make room, and add --resume_from_checkpoint auto.") from error
+    with reading(Path(checkpoint, STATE), advice=ANOTHER):
+        state = json.loads(Path(checkpoint, STATE).read_text(encoding="utf-8"))
+        stopped = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
+        return stopped and (state["global_step"] < state["max_steps"] or state["global_step"] >= max_steps)

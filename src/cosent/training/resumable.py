@@ -14,11 +14,11 @@ from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 
 from cosent.compute.distributed import decided_by_main
-from cosent.errors import InputError
+from cosent.errors import InputError, writing
 from cosent.models.loading import quiet_transformers
 from cosent.record import UNFINISHED
 from cosent.training.card import upload
-from cosent.training.checkpoints import SEAL, SETTINGS, best_checkpoint, clear_disk_errors, had_ended, seal
+from cosent.training.checkpoints import CONTINUE, SEAL, SETTINGS, best_checkpoint, had_ended, seal
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
@@ -155,13 +155,13 @@ class ResumableTrainer(Trainer):
             (folder / SEAL).unlink(missing_ok=True)  # left by a run that was resumed from before this step
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            with clear_disk_errors(folder):
+            with writing(folder, advice=CONTINUE):
                 super()._save_checkpoint(model, trial)
         finally:
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()  # every rank has written its random state
         if self.args.should_save:
-            with clear_disk_errors(folder):
+            with writing(folder, advice=CONTINUE):
                 started = Path(self.args.output_dir, UNFINISHED)
                 if started.is_file():  # missing for a trainer used outside a job
                     shutil.copyfile(started, folder / SETTINGS)
@@ -174,7 +174,7 @@ class ResumableTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
         if output_dir is None or not _internal_call:  # no checkpoint
             self.saved_to = output_dir or self.args.output_dir
-        with clear_disk_errors(output_dir or self.args.output_dir):
+        with writing(output_dir or self.args.output_dir, advice=CONTINUE):
             super().save_model(output_dir, _internal_call)
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
