@@ -32,7 +32,7 @@ from tests.conftest import save_record
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for place in ("", "docs/", "lab/", "src/cosent/encoders/*/") for page in ROOT.glob(f"{place}*.md")]
-OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd", "bash", "hf"}  # of others
+OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd", "bash", "hf", "uv"}
 OTHER_MODULES = {"pip", "venv", "ruff", "mypy", "pytest"}
 LEARNING_JOBS = {"cosent.jobs.train", "cosent.jobs.distill", "lab.pretrain"}
 

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -52,6 +53,18 @@ def test_what_is_pinned_is_in_range():
     tools = dict(pin.split("==") for hook in hooks for pin in hook["additional_dependencies"])
     assert set(tools) == {"ruff", "typos"}
     assert tools.items() <= pins("requirements-dev.txt").items()
+
+
+def test_every_pinned_file_has_a_hash():
+    """Fails if the hashes are of other versions than `requirements.txt` pins, or pip would refuse a package without."""
+    entries = (ROOT / "requirements.lock").read_text(encoding="utf-8").split("\n")
+    starts = [line for line in entries if re.match(r"\w", line)]
+    locked = dict(re.match(r"([\w.-]+)==([^ ]+)", line).groups() for line in starts)
+    assert pins("requirements.txt").items() <= locked.items()
+    hashed = [
+        before for before, line in pairwise(entries) if line.startswith("    --hash=sha256:") and before in starts
+    ]
+    assert len(starts) > 100 and hashed == starts
 
 
 @pytest.mark.parametrize("guide", ["CONTRIBUTING.md", "SECURITY.md"])
