@@ -10,8 +10,9 @@ from pathlib import Path
 
 import datasets
 
-from cosent.data.manifest import COLUMNS, SPLITS, sha256_of_file
+from cosent.data.manifest import COLUMNS, SPLITS
 from cosent.errors import InputError, writing
+from cosent.seal import sha256_of_file
 
 from .pairs import Tally
 from .sources import Source

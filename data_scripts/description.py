@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from cosent.data.manifest import NLI_CLASSES, SPLITS, Manifest, sha256_of_file
+from cosent.data.manifest import NLI_CLASSES, SPLITS, Manifest
 from cosent.errors import InputError
+from cosent.seal import sha256_of_file
 
 from .pairs import LARGEST, Tally
 

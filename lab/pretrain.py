@@ -13,13 +13,13 @@ import torch
 from transformers import set_seed
 
 from cosent.cli import REQUIRED, option, run
-from cosent.data.manifest import sha256_of_file
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
 from cosent.models.modules import Pooling
 from cosent.record import PretrainingRecord, RunRecord
+from cosent.seal import sha256_of_file
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, run_settings
 from cosent.training.job import begin, finish, footprint, recipe

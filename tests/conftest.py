@@ -20,12 +20,13 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.comparing.results import Result, read_results, save_results
-from cosent.data.manifest import Manifest, sha256_of_file
+from cosent.data.manifest import Manifest
 from cosent.encoders import resolve
 from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.significance import spearman
 from cosent.models.modules import IDENTITY, Dense, Pooling
 from cosent.record import CorpusRecord, Environment, RunRecord
+from cosent.seal import sha256_of_file
 from tests.support.launching import later_wins
 
 SENTENCES = [

@@ -12,7 +12,6 @@ from cosent.evaluation.calibration import Calibration
 from cosent.models.decision import choose_rule, decision_rules
 from cosent.record import (
     RECORD_NAME,
-    UNFINISHED,
     CorpusRecord,
     Environment,
     Footprint,
@@ -24,6 +23,7 @@ from cosent.record import (
     read_scores,
     save_scores,
 )
+from cosent.seal import SEAL, UNFINISHED
 
 
 def test_a_record_reads_back_as_it_was(tmp_path):
@@ -53,7 +53,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
     (tmp_path / UNFINISHED).touch()
     record.save(tmp_path)
     assert read_record(tmp_path) == record
-    assert [file.name for file in tmp_path.iterdir()] == [RECORD_NAME], "the run still counts as unfinished"
+    assert {file.name for file in tmp_path.iterdir()} == {RECORD_NAME, SEAL}, "the run still counts as unfinished"
 
 
 def test_the_shipped_model_answers_with_a_probability():

@@ -8,10 +8,11 @@ from typing import Any, Self
 import numpy as np
 
 from cosent.atomic import write_atomically
-from cosent.data.manifest import MANIFEST_NAME, sha256_of_file
+from cosent.data.manifest import MANIFEST_NAME
 from cosent.encoders import local
 from cosent.errors import reading, writing
 from cosent.evaluation.calibration import Calibration
+from cosent.seal import UNFINISHED, model_files, seal, sha256_of_file
 
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
@@ -19,7 +20,6 @@ QUERIES_NAME = "queries.npz"
 BEFORE, OVERLAP = "before training", "character overlap"  # references of shortfalls
 SHORTFALL_METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
 OTHER_VERSION = "Remove it if another version of cosent wrote it, or copy it again."
-UNFINISHED = "UNFINISHED"  # in the folder of a run from its start until its record is written
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
 Intervals = dict[str, dict[str, dict[str, tuple[float, float]]]]  # likewise
@@ -228,9 +228,10 @@ class RunRecord:
         return cls(**values)
 
     def save(self, folder: str | Path) -> None:
-        """Writes `run.json`, after which the run counts as finished."""
+        """Writes `run.json` and seals the folder, after which the run counts as finished."""
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2, default=str)
         write_atomically(Path(folder, RECORD_NAME), text + "\n")
+        seal(folder, model_files(Path(folder)))
         Path(folder, UNFINISHED).unlink(missing_ok=True)
 
 

@@ -35,11 +35,12 @@ def test_a_missing_corpus_says_how_to_prepare_it(tmp_path, name, message):
 
 
 def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
-    """Fails if rows come in or go out behind the manifest, which run.json names as what was trained on."""
+    """Fails if rows or labels change behind the manifest, which run.json names as what was trained on."""
     folder = make_corpus({"train": [("好", "坏", 0.0)] * 4})
-    shutil.copy(make_corpus({"train": [("好", "坏", 0.0)] * 3}, name="other") / "train.parquet", folder)
-    with pytest.raises(InputError, match="has 3 rows and its manifest says 4"):
-        load_corpus(str(folder))
+    for rows in ([("好", "坏", 0.0)] * 3, [("好", "坏", 1.0)] * 4):
+        shutil.copy(make_corpus({"train": rows}, name="other") / "train.parquet", folder)
+        with pytest.raises(InputError, match="train.parquet is damaged, or is of another MANIFEST.json"):
+            load_corpus(str(folder))
 
 
 def test_groups_are_equal_or_connected_sentences(make_corpus):

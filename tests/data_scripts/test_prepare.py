@@ -5,8 +5,9 @@ import pyarrow.parquet
 import pytest
 from cosent.data_scripts.corpora import CORPORA
 
-from cosent.data.manifest import Manifest, sha256_of_file
+from cosent.data.manifest import Manifest
 from cosent.errors import InputError
+from cosent.seal import sha256_of_file
 
 BINARY = ("--label_kind", "binary")
 

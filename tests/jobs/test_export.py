@@ -13,6 +13,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.bundle import Bundle
 from cosent.models.prompts import Prompts
+from cosent.seal import seal
 from tests.support.families import LETTERS, Template, save_family
 
 for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
@@ -122,19 +123,20 @@ def test_bfloat16(export, bi_run, made_up):
 def test_a_damaged_bundle(export, tiny_model):
     """Fails if a bundle of another version, or with a file that is missing or damaged, is read or ends in a trace."""
     folder = export(tiny_model)
+    for name in ("bundle.json", "tokenizer.json", "model.onnx", "whole.json"):
+        whole = (folder / name).read_bytes()
+        for damaged in (whole[: len(whole) // 2], whole.replace(b"1", b"2", 1)):
+            (folder / name).write_bytes(damaged)
+            with pytest.raises(ValueError, match=re.escape(str(folder))):
+                Bundle(folder)
+        (folder / name).write_bytes(whole)
     settings = json.loads((folder / "bundle.json").read_text())
     (folder / "bundle.json").write_text(json.dumps(settings | {"form": 0}))
+    seal(folder)
     with pytest.raises(ValueError, match="form 0"):
         Bundle(folder)
-    (folder / "bundle.json").write_text(json.dumps(settings))
-    for name in ("tokenizer.json", "model.onnx"):
-        whole = (folder / name).read_bytes()
-        (folder / name).write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(ValueError, match=re.escape(str(folder))):
-            Bundle(folder)
-        (folder / name).write_bytes(whole)
     (folder / "model.onnx").unlink()
     with pytest.raises(ValueError, match="model.onnx is missing"):
         Bundle(folder)
-    with pytest.raises(ValueError, match="bundle.json"):
+    with pytest.raises(ValueError, match="no whole.json"):
         Bundle(folder.parent)

@@ -11,6 +11,7 @@ import pytest
 
 from cosent.errors import InputError
 from cosent.record import read_record
+from cosent.seal import SEAL, is_whole, seal
 from cosent.training import checkpoints
 
 
@@ -19,7 +20,7 @@ def whole(folder, step, size=3):
     (place / "part").mkdir(parents=True)
     (place / "model.safetensors").write_bytes(b"x" * size)
     (place / "part" / "optimizer.pt").write_bytes(b"y" * size)
-    checkpoints.seal(place)
+    seal(place)
     return place
 
 
@@ -27,7 +28,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     """Fails if a power failure can leave a sealed checkpoint whose weights are zeros."""
     order = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("flushed"))
-    monkeypatch.setattr(checkpoints, "write_atomically", lambda *_: order.append("sealed"))
+    monkeypatch.setattr("cosent.seal.write_atomically", lambda *_: order.append("sealed"))
     whole(tmp_path, 4)
     assert order == ["flushed", "flushed", "sealed"]
 
@@ -104,10 +105,12 @@ def test_a_checkpoint_of_another_folder(train, make_corpus, pairs, tmp_path):
 def test_a_torn_checkpoint_is_skipped_with_a_warning(tmp_path, caplog):
     """Fails if a run killed while saving crashes at every restart, or loses more than the torn checkpoint."""
     tears = {
-        "unsealed": lambda torn: (torn / checkpoints.SEAL).unlink(),
+        "unsealed": lambda torn: (torn / SEAL).unlink(),
         "short": lambda torn: os.truncate(torn / "part" / "optimizer.pt", 2),
         "missing": lambda torn: (torn / "model.safetensors").unlink(),
-        "seal half written": lambda torn: (torn / checkpoints.SEAL).rename(torn / f"{checkpoints.SEAL}.partial"),
+        "flipped": lambda torn: (torn / "model.safetensors").write_bytes(b"xyx"),
+        "seal torn": lambda torn: os.truncate(torn / SEAL, 40),
+        "seal half written": lambda torn: (torn / SEAL).rename(torn / f"{SEAL}.partial"),
     }
     for name, tear in tears.items():
         caplog.clear()
@@ -125,7 +128,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
     """Fails if what such a run left stops the same command, or a foreign model is taken for such a rest."""
     checkpoints.claim_output_folder(str(tmp_path / "mine"), None, {})
     torn = whole(tmp_path / "mine", 4)
-    (torn / checkpoints.SEAL).unlink()
+    (torn / SEAL).unlink()
     (tmp_path / "mine" / "config.json").touch()
     assert checkpoints.find_in_folder(str(tmp_path / "mine"), "auto", overwrite=False) is None
     checkpoints.claim_output_folder(str(tmp_path / "mine"), None, {})
@@ -222,4 +225,4 @@ def test_a_full_disk_is_an_error_that_says_so(train, tmp_path):
     flags = ("--resume_from_checkpoint", str(place / "checkpoint-4"), "--save_total_limit", "2")
     with pytest.raises(InputError, match="checkpoint-8 could not be written .*--resume_from_checkpoint auto"):
         train(*flags, output="second")
-    assert checkpoints.is_whole(place / "checkpoint-4") and not checkpoints.is_whole(place / "checkpoint-8")
+    assert is_whole(place / "checkpoint-4") and not is_whole(place / "checkpoint-8")

@@ -3,10 +3,10 @@
 import pytest
 
 from cosent.data.corpus import load_corpus
-from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import read_record
+from cosent.seal import sha256_of_file
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import ROOT, apart, history

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.data.manifest import COLUMNS, SPLITS, Manifest, corpus_folder
+from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Manifest, corpus_folder
 from cosent.errors import InputError, reading
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlaps
+from cosent.seal import sha256_of_file
 
 if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without
@@ -58,6 +59,8 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     for split, file in files.items():
         if not file.is_file():
             raise InputError(f"{folder}: the manifest names {file}, which is missing. Prepare it again.")
+        if sha256_of_file(file) != manifest.splits[split]["sha256"]:
+            raise InputError(f"{file} is damaged, or is of another {MANIFEST_NAME}. Copy or prepare the corpus again.")
         rows, expected = read_parquet(file, split), manifest.splits[split]["rows"]
         if tuple(rows.column_names) != COLUMNS or len(rows) != expected:
             raise InputError(

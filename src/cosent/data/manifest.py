@@ -4,7 +4,6 @@ A prepared corpus is a folder with up to one `<split>.parquet` per split and a `
 numbers that rise with similarity, so that every loss that only needs their order can use them unchanged.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -90,8 +89,3 @@ def corpus_folder(name_or_folder: str, data_dir: str | Path) -> Path | None:
     """Folder of a prepared corpus, by name under `data_dir` or as a folder; None if there is none."""
     places = (Path(data_dir, name_or_folder), Path(name_or_folder))
     return next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
-
-
-def sha256_of_file(path: str | Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

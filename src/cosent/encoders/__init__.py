@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cosent.cli import nearest
 from cosent.errors import InputError
+from cosent.seal import check
 
 SHIPPED = ("mini", "mini-roformer", "similar", "similar-writer")
 
@@ -16,9 +17,10 @@ def local(model_name_or_path: str | Path) -> Path:
 
 
 def resolve(model_name_or_path: str) -> str:
-    """Resolves a model name to the folder of a shipped encoder, a local folder or a Hub id that exists."""
+    """Resolves a model name to the folder of a shipped encoder, a whole local folder, or an existing Hub id."""
     path = local(model_name_or_path).expanduser()
     if path.is_dir():
+        check(path)
         return str(path)
     looks_like_a_path = model_name_or_path.startswith((".", "/", "~")) or model_name_or_path.count("/") > 1
     if not (path.is_file() or looks_like_a_path or ("/" in model_name_or_path and path.parent.is_dir())):

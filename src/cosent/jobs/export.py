@@ -28,6 +28,7 @@ from cosent.cli import option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
+from cosent.seal import seal
 
 PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino", "nncf")}
 PAIRS = 1000  # of validation, on which the export is compared with the model
@@ -97,6 +98,7 @@ def main(args: ExportArguments) -> None:
         text = json.dumps(settings, ensure_ascii=False, indent=2)
         Path(folder, "bundle.json").write_text(text + "\n", encoding="utf-8")
         shutil.copy(bundle.__file__, folder / "run.py")
+        seal(folder)
         proof = prove(model, bundle.Bundle(folder), rounded, corpus)
     size = sum(file.stat().st_size for file in output.iterdir())
     form = {"format": args.format, "int8": args.int8, "bf16": args.bf16, "mib": round(size / 2**20, 1)}

@@ -7,6 +7,7 @@ bundle.probabilities(scores), bundle.similar(scores)
 Needs numpy, tokenizers, and onnxruntime or openvino. `cosent export` wrote this file.
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -22,15 +23,10 @@ class Bundle:
 
     def __init__(self, folder=Path(__file__).parent):
         folder = Path(folder)
-        try:
-            self.settings = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{folder} has no bundle.json that can be read: {error}. Export it again.") from error
+        check(folder)
+        self.settings = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
         if self.settings.get("form") != FORM:
             raise ValueError(f"{folder} has form {self.settings.get('form')}, expected {FORM}. Export it again.")
-        for name in self.settings["files"]:
-            if not (folder / name).is_file():
-                raise ValueError(f"{folder / name} is missing. Copy the whole folder, or export the model again.")
         try:
             self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self.compute = compiled(folder / self.settings["files"][0], self.settings["precision"])
@@ -102,6 +98,21 @@ class Bundle:
     def similar(self, scores):
         """Whether each score reaches the threshold of validation."""
         return np.asarray(scores) >= self.settings["threshold"]
+
+
+def check(folder):
+    """Refuses a folder in which a file is missing or not the one that was exported."""
+    try:
+        sealed = json.loads((folder / "whole.json").read_text(encoding="utf-8"))
+        files = {name: entry["sha256"] for name, entry in sealed.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{folder} has no whole.json that can be read: {error}. Export it again.") from error
+    for name, sha256 in files.items():
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name} is missing. Copy the whole folder, or export the model again.")
+        with open(folder / name, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                raise ValueError(f"{folder / name} is damaged or was changed. Copy the folder, or export again.")
 
 
 def compiled(file, precision):

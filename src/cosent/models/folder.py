@@ -18,6 +18,7 @@ from transformers import PretrainedConfig
 from transformers.utils import cached_file
 
 from cosent.errors import InputError, reading
+from cosent.seal import SEAL
 
 if TYPE_CHECKING:
     from cosent.models.modules import Pooling
@@ -67,11 +68,11 @@ def save_modules(
 
 
 def remove_modules(folder: str | Path) -> None:
-    """Removes from a folder the modules of an earlier bi-encoder and what is said about them."""
+    """Removes from a folder the modules of an earlier bi-encoder and what is said about them, and its seal."""
     for module in read_json(str(folder), MODULES) or []:
         if re.fullmatch(r"\d+_\w+", module["path"]):
             shutil.rmtree(Path(folder, module["path"]), ignore_errors=True)
-    for name in (MODULES, SETTINGS, TRANSFORMER_CONFIG):
+    for name in (MODULES, SETTINGS, TRANSFORMER_CONFIG, SEAL):
         Path(folder, name).unlink(missing_ok=True)
 
 

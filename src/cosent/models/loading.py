@@ -19,7 +19,6 @@ from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError, reading
 from cosent.models.folder import read_json
-from cosent.record import UNFINISHED
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +80,6 @@ class missing_models(reading):
 
 def known_reason(model: str, error: str) -> str | None:
     """Why a folder that cannot be read holds no model, and what to do; None if that is not known."""
-    if Path(model, UNFINISHED).exists():
-        return f"{model} holds an unfinished run. Continue it with --resume_from_checkpoint auto."
     if "custom code" in error:
         return f"The tokenizer of {model} needs its own code, which is never run. Add a tokenizer.json."
     if Path(model, "adapter_config.json").exists():

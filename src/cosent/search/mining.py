@@ -20,13 +20,14 @@ from cosent.atomic import complete_folder
 from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.data.corpus import Corpus
 from cosent.data.files import normalized_text
-from cosent.data.manifest import COLUMNS, SPLITS, Manifest, sha256_of_file
+from cosent.data.manifest import COLUMNS, SPLITS, Manifest
 from cosent.errors import InputError, writing
 from cosent.evaluation.significance import mean_of_ranks
 from cosent.evaluation.similarity import pair_cosines
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint, sentence_vectors, teacher_scores
+from cosent.seal import sha256_of_file
 from cosent.search.neighbours import nearest
 
 QUERIES = 8192  # whose neighbours are in memory at a time

@@ -29,12 +29,12 @@ from cosent.compute.distributed import (
     world_size,
 )
 from cosent.data.files import KEYED, SENTENCE, format_of, open_table
-from cosent.data.manifest import sha256_of_file
 from cosent.errors import InputError, reading, writing
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint
 from cosent.models.embedding import check_finite, embed, quantized
+from cosent.seal import sha256_of_file
 
 CHUNK_ROWS = 4096
 SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them

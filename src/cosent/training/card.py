@@ -10,10 +10,11 @@ from huggingface_hub.errors import HfHubHTTPError
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.atomic import write_atomically
-from cosent.data.manifest import MANIFEST_NAME, Manifest, sha256_of_file
+from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError
 from cosent.record import RunRecord, in_words
+from cosent.seal import sha256_of_file
 
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
 SENTENCES = "sentence-similarity", ["sentence-transformers", "sentence-similarity", "feature-extraction"]

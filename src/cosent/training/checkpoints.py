@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -13,12 +12,12 @@ from cosent.atomic import write_atomically
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError, reading
 from cosent.models.lora import ADAPTER
-from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME, UNFINISHED
+from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME
+from cosent.seal import SEAL, UNFINISHED, is_whole
 from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
 
-SEAL = "whole.json"
 STATE = "trainer_state.json"
 CONTINUE = "Then add --resume_from_checkpoint auto."
 ANOTHER = "Remove this checkpoint, and continue with --resume_from_checkpoint auto."
@@ -37,7 +36,9 @@ MAY_DIFFER = {"overwrite_output_dir", "dry_run", "data_dir"}  # our own argument
 def has_finished(args: TrainingArguments) -> bool:
     """With `--resume_from_checkpoint auto`: prints a message and returns True if the run has already finished."""
     record = Path(args.output_dir, RECORD_NAME)
-    finished = decided_by_main(lambda: args.resume_from_checkpoint == "auto" and record.is_file())
+    auto = args.resume_from_checkpoint == "auto"
+    unfinished = record.with_name(UNFINISHED)
+    finished = decided_by_main(lambda: auto and record.is_file() and not unfinished.exists())
     if finished and rank() == 0:
         print(f"The run in {args.output_dir} has finished ({record}): there is nothing to resume.")
     return finished
@@ -67,7 +68,7 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
             if is_whole(newest):
                 logger.info("resuming from %s", newest)
                 return str(newest)
-            logger.warning("%s is not complete (the run was stopped while writing) and is skipped.", newest)
+            logger.warning("%s is not complete (stopped while writing, or damaged) and is skipped.", newest)
         if (folder / UNFINISHED).exists():
             return None
     models = [name for name in (RECORD_NAME, "config.json", "adapter_config.json") if (folder / name).exists()]
@@ -107,7 +108,7 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
             check_settings(Path(checkpoint), settings)
             if is_of(checkpoint, output_dir):
                 return
-        for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME):
+        for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME, SEAL):
             (folder / name).unlink(missing_ok=True)
         for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
             shutil.rmtree(outdated)
@@ -148,27 +149,6 @@ def best_checkpoint(resumed: str | Path) -> str | None:
         f"The best checkpoint so far, {Path(recorded).name}, is not next to {resumed}. Copy it there, or pass "
         "--load_best_model_at_end false."
     )
-
-
-def seal(folder: Path) -> None:
-    """Marks a checkpoint as complete: lists its files and their sizes in a file that is written atomically.
-
-    The files are flushed first: after a power failure, one of the right size may be full of zeros otherwise.
-    """
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    for path in files:
-        with open(path, "rb+") as file:  # Windows flushes only what is open for writing
-            os.fsync(file.fileno())
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
-    write_atomically(folder / SEAL, json.dumps(sizes, indent=1))
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether a checkpoint was sealed and its files still have their sizes."""
-    if not (folder / SEAL).is_file():
-        return False
-    sizes = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-    return all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in sizes.items())
 
 
 def had_ended(checkpoint: str, max_steps: int) -> bool:

@@ -20,9 +20,9 @@ import cosent
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import leaks
 from cosent.data.groups import pair_groups
-from cosent.data.manifest import sha256_of_file
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
+from cosent.seal import sha256_of_file
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings

@@ -18,6 +18,7 @@ from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import Proof
+from cosent.seal import reading_back
 from cosent.training.sharding import launched_with, whole_state
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class FolderProof:
 
     def compare(self, folder: str) -> Proof:
         trained = self.encoder
-        with without_warnings():
+        with without_warnings(), reading_back():
             loaded = load_model(folder)
         loaded.packing = trained.packing
         now = answers(trained, self.pairs)

@@ -16,9 +16,9 @@ from transformers.trainer_utils import rotate_checkpoints
 from cosent.compute.distributed import decided_by_main
 from cosent.errors import InputError, writing
 from cosent.models.loading import quiet_transformers
-from cosent.record import UNFINISHED
+from cosent.seal import SEAL, UNFINISHED, seal
 from cosent.training.card import upload
-from cosent.training.checkpoints import CONTINUE, SEAL, SETTINGS, best_checkpoint, had_ended, seal
+from cosent.training.checkpoints import CONTINUE, SETTINGS, best_checkpoint, had_ended
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
