@@ -27,6 +27,7 @@ NUMBERED_FROM_PADDING = (
     *(name for name, start in POSITIONS.items() if start == "after_padding_id"),
     *("longformer", "xmod"),
 )
+LOOKUP = "lookup"  # has no layers: a padded place costs next to nothing, so there is nothing to pack
 NO_LIMIT = 2**20  # tokens, for architectures with relative positions
 
 
@@ -43,6 +44,8 @@ def packed_forward(backbone: nn.Module, inputs: dict[str, torch.Tensor]) -> torc
         head that reads [CLS] finds it at `[:, 0]`, as in a padded batch.
     """
     config: Any = backbone.config
+    if config.model_type == LOOKUP:
+        return plain_forward(backbone, inputs)
     obstacle = packing_obstacle(config)
     if obstacle is not None:
         warn_of_padding(config.model_type, obstacle)

@@ -18,6 +18,7 @@ from cosent.compute.onednn import onednn_linears
 from cosent.data.collators import JoinedPairCollator
 from cosent.data.pairs import NO_PREFIXES, Prefixes, tokenize_joined
 from cosent.errors import InputError
+from cosent.models.lookup import Characters, LookupModel
 
 Encoder = TypeVar("Encoder", bound=nn.Module)
 
@@ -134,13 +135,30 @@ def embed_each(
     with evaluating(encoder):
         for start in range(0, len(unique), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
-            tokenized = tokenize(encoder, [prefix + sentence for sentence in unique[chunk]])
-            truncated[chunk] = tokenized.truncated
-            made = embed_tokens(encoder, tokenized, batch_size, copies[chunk], progress)
+            texts = [prefix + sentence for sentence in unique[chunk]] if prefix else unique[chunk]
+            if isinstance(encoder.backbone, LookupModel) and encoder.pooling.mode == "mean":
+                made, truncated[chunk] = embed_by_lookup(encoder, texts, copies[chunk], progress)
+            else:
+                tokenized = tokenize(encoder, texts)
+                truncated[chunk] = tokenized.truncated
+                made = embed_tokens(encoder, tokenized, batch_size, copies[chunk], progress)
             with torch.inference_mode():
                 made = scale_to_length_1(made, dim=-1) if normalize else made
             vectors[chunk] = made.cpu().numpy()  # the only synchronisation with the device
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
+
+
+@torch.inference_mode()
+def embed_by_lookup(
+    encoder: nn.Module, texts: list[str], copies: np.ndarray, progress: Callable[[int], None] | None
+) -> tuple[torch.Tensor, np.ndarray]:
+    """Vectors of shape `(texts, hidden)` by a `LookupModel`, and which texts were cut to `max_length`."""
+    characters = Characters.of(encoder.tokenizer)
+    ids, lengths, truncated = run_tokenizer(characters.encode, texts, max_length=encoder.max_length)
+    vectors = encoder.after_pooling(encoder.backbone.means(ids, lengths))
+    if progress is not None:
+        progress(int(copies.sum()))
+    return vectors, truncated
 
 
 def windows(encoder: nn.Module, sentences: list[str], prefix: str = "") -> tuple[list[str], np.ndarray]:

@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError, reading
+from cosent.models import lookup  # noqa: F401, registers the architecture
 from cosent.models.folder import read_json
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def warn_of_code(path: str, kind: str) -> None:
 
 # Names of the dropout of hidden states and attention, and of a head, in the configs of all architectures.
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout")
-DROPOUTS += ("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+DROPOUTS += ("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "entry_dropout")
 HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "pooler_dropout")
 HEAD_DROPOUTS += ("summary_last_dropout",)
 

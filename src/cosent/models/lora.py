@@ -145,12 +145,14 @@ def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> Non
         for name, module in inner.named_modules()
         if isinstance(module, nn.Linear | Conv1D) and not f"{name}.".startswith(within)
     ]
+    if not linear:
+        raise InputError(f"A {inner.config.model_type} model has no linear layers to adapt. Leave out --use_peft.")
     names = ", ".join(sorted({name.split(".")[-1] for name in linear}))
     for target in targets:
         if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
             raise InputError(
                 f"--lora_target_modules {target}: no such linear layer outside the head of this "
-                f"{inner.config.model_type} model, only {names or 'none at all'}."
+                f"{inner.config.model_type} model, only {names}."
             )
 
 

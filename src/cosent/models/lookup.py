@@ -1,0 +1,237 @@
+"""A lookup: no layers, only a table with a row for each character and for frequent pairs of neighbouring characters.
+
+The vector of a token is the row of the token plus the row of the pair that ends there, that of a sentence their mean.
+An entry is found by binary search among sorted keys; characters and pairs without one share `hashed_rows` rows.
+
+Registered with transformers when this module is imported, so that `AutoModel` and `SentenceEncoder` load its folders.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, processors
+from torch import nn
+from torch.nn.functional import embedding_bag
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.modeling_outputs import BaseModelOutput
+
+from cosent.errors import InputError
+
+SPECIAL = {"pad_token": "␀", "unk_token": "␚", "cls_token": "␂", "sep_token": "␃"}  # ids 0 to 3
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # of characters outside the vocabulary
+FULL_WIDTH = 0xFEE0  # distance of a full-width letter or digit from the ASCII one
+IGNORED = r"[\s\p{Cc}\p{Cf}\x{FE0E}\x{FE0F}]"  # spaces, control and format characters, variation selectors
+CODE_POINTS = 0x110000
+MOST_TOKENS = 46340  # of a vocabulary, so that a key, below its square, fits 32 bits
+
+
+class LookupConfig(PreTrainedConfig):
+    """Sizes of a lookup.
+
+    Args:
+        entries: characters and pairs with a row of their own.
+        hashed_rows: rows that all others share.
+        entry_dropout: probability in training that the row of a pair is left out.
+        initializer_range: standard deviation of fresh rows.
+    """
+
+    model_type = "lookup"
+
+    def __init__(
+        self,
+        vocab_size: int = MOST_TOKENS,
+        hidden_size: int = 256,
+        entries: int = 0,
+        hashed_rows: int = 1024,
+        entry_dropout: float = 0.0,
+        initializer_range: float = 0.1,
+        pad_token_id: int = 0,
+        **settings,
+    ):
+        self.vocab_size, self.hidden_size, self.entries = vocab_size, hidden_size, entries
+        self.hashed_rows, self.entry_dropout, self.initializer_range = hashed_rows, entry_dropout, initializer_range
+        super().__init__(pad_token_id=pad_token_id, **settings)
+
+
+class LookupModel(PreTrainedModel):
+    """Reads token ids, returns `last_hidden_state`: for every token its row plus that of the pair that ends there.
+
+    Attributes:
+        keys: int32 of shape `(entries,)`, ascending: the id of a character, or of a pair `first * vocab_size + second`.
+        table: float32 rows; those of the entries, in the order of `keys`, before the hashed ones.
+        scale: what stored rows are multiplied by: 1, but for rows that `int8_state` has rounded. Applied on loading.
+    """
+
+    config_class = LookupConfig
+    base_model_prefix = "lookup"
+    main_input_name = "input_ids"
+    keys: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, config: LookupConfig):
+        super().__init__(config)
+        if not 1 <= config.vocab_size <= MOST_TOKENS or config.hashed_rows < 1:
+            got = f"vocab_size {config.vocab_size} and hashed_rows {config.hashed_rows}"
+            raise InputError(f"A lookup has 1 to {MOST_TOKENS} tokens and at least 1 hashed row, got {got}.")
+        self.table = nn.Embedding(config.entries + config.hashed_rows, config.hidden_size)
+        self.register_buffer("keys", torch.arange(config.entries, dtype=torch.int32))
+        self.register_buffer("scale", torch.ones(()))
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, path, *args, **options):
+        """As of transformers; refuses keys that a binary search would not find."""
+        try:
+            loaded = super().from_pretrained(path, *args, **options)
+        except RuntimeError as error:  # sizes
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path}: the table has another size than config.json says ({reason[:300]}).") from error
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        wrong = torch.nonzero(model.keys[1:] <= model.keys[:-1])
+        if len(wrong):
+            raise InputError(f"{path}: the keys of a lookup must ascend, and key {int(wrong[0]) + 1} does not.")
+        with torch.no_grad():
+            model.table.weight.mul_(model.scale)
+            model.scale.fill_(1.0)
+        return loaded
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.table
+
+    def rows(self, ids: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """Rows of tokens and of the pairs that end there, of shape `(*ids.shape, 2)`.
+
+        `before` are the ids of the tokens before; after the padding token, and at the start, the token stands for its
+        pair.
+        """
+        keys = torch.stack([ids, before * self.config.vocab_size + ids], dim=-1).to(torch.int32)
+        hashed = (keys.long() * 0x9E3779B1 >> 15) % self.config.hashed_rows + len(self.keys)
+        if not len(self.keys):
+            return hashed
+        place = torch.searchsorted(self.keys, keys).clamp_(max=len(self.keys) - 1)
+        return torch.where(self.keys[place] == keys, place, hashed)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **ignored) -> Any:
+        """Vectors of shape `(sentences, tokens, hidden)`; padding changes nothing on either side."""
+        before = torch.nn.functional.pad(input_ids[:, :-1], (1, 0), value=0)
+        vectors = self.table(self.rows(input_ids, before))  # (sentences, tokens, 2, hidden)
+        if self.training and self.config.entry_dropout:
+            kept = torch.rand_like(vectors[..., 1, :1]) >= self.config.entry_dropout
+            return BaseModelOutput(last_hidden_state=vectors[..., 0, :] + vectors[..., 1, :] * kept)
+        return BaseModelOutput(last_hidden_state=vectors.sum(dim=2))
+
+    def means(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+        """Mean pooling of sentences that lie one after the other in `ids`, without padding: `(sentences, hidden)`."""
+        starts = np.cumsum(lengths) - lengths
+        before = np.empty_like(ids)
+        before[1:] = ids[:-1]
+        before[starts[lengths > 0]] = 0
+        tokens = [torch.from_numpy(array).to(self.device) for array in (ids, before)]
+        offsets = torch.from_numpy(2 * starts).to(self.device)
+        return 2 * embedding_bag(self.rows(*tokens).flatten(), self.table.weight, offsets, mode="mean")
+
+
+AutoConfig.register("lookup", LookupConfig)
+AutoModel.register(LookupConfig, LookupModel)
+
+
+def int8_state(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of a `LookupModel` with rows rounded to int8, one step for all of them: a quarter of the size."""
+    step = weights["table.weight"].abs().max() / 127
+    return weights | {"table.weight": (weights["table.weight"] / step).round().to(torch.int8), "scale": step}
+
+
+def character_tokenizer(characters: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token per character, whose rules all lie in tokenizer.json.
+
+    Letters are lowered, full-width letters and digits become ASCII, and `IGNORED` characters are left out; punctuation
+    stays as it is, full-width or not. A character outside the vocabulary becomes the bytes of its UTF-8 form, so that
+    two such characters differ.
+
+    Args:
+        characters: the vocabulary, as the normaliser leaves it; repetitions count once.
+    """
+    tokens = [*SPECIAL.values(), *BYTES, *dict.fromkeys(characters)]
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    backend = Tokenizer(models.BPE(vocabulary, [], unk_token=SPECIAL["unk_token"], byte_fallback=True))
+    ascii_forms = map(chr, [*range(ord("0"), ord("9") + 1), *range(ord("a"), ord("z") + 1)])
+    narrow = [normalizers.Replace(chr(ord(form) + FULL_WIDTH), form) for form in ascii_forms]
+    ignored = normalizers.Replace(Regex(IGNORED), "")
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *narrow, ignored])
+    first, last = SPECIAL["cls_token"], SPECIAL["sep_token"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B:1 {last}:1",
+        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
+    )
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=512, **SPECIAL)
+
+
+class Characters:
+    """The tokens of every character, asked of a tokenizer once each: its result for many texts, without its time.
+
+    Right for a tokenizer that reads every character by itself, as `character_tokenizer` makes them.
+    """
+
+    tables: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        self.backend = tokenizer.backend_tokenizer
+        self.ends = (tokenizer.cls_token_id, tokenizer.sep_token_id)
+        self.start = np.full(CODE_POINTS, -1, np.int32)  # of the tokens of a character in `tokens`; -1: not asked yet
+        self.count = np.zeros(CODE_POINTS, np.int64)
+        self.tokens = np.zeros(0, np.int64)
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> "Characters":
+        """The table of a tokenizer, made once."""
+        if tokenizer not in cls.tables:
+            cls.tables[tokenizer] = cls(tokenizer)
+        return cls.tables[tokenizer]
+
+    def ask(self, points: np.ndarray) -> None:
+        """Asks the tokenizer for the tokens of new characters, given by code point."""
+        encoded = self.backend.encode_batch([chr(point) for point in points], add_special_tokens=False)
+        ids = [one.ids for one in encoded]
+        self.count[points] = counts = np.array([len(one) for one in ids])
+        self.start[points] = len(self.tokens) + np.cumsum(counts) - counts
+        self.tokens = np.concatenate([self.tokens, *(np.array(one, np.int64) for one in ids)])
+
+    def encode(self, texts: list[str], max_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Token ids of all texts one after the other, the number of each, and whether it was cut to `max_length`."""
+        try:
+            points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
+        except UnicodeEncodeError as error:
+            row = next(row for row, text in enumerate(texts, start=1) if text.encode(errors="replace").decode() != text)
+            half = ascii(error.object[error.start])
+            raise InputError(f"Half a surrogate pair, {half}, in text {row}: no character. Remove it.") from error
+        start = self.start[points]
+        if len(start) and start.min() < 0:
+            self.ask(np.unique(points[start < 0]))
+            start = self.start[points]
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        count = self.count[points]
+        place = np.concatenate([[0], np.cumsum(count)])  # of the tokens of each character among all
+        if place[-1] == len(points) and count.all():
+            tokens = self.tokens[start]
+        else:
+            tokens = self.tokens[np.repeat(start - place[:-1], count) + np.arange(place[-1])]
+        lengths = np.diff(place[ends], prepend=0)
+        room = max_length - 2
+        cut = lengths > room
+        if cut.any():
+            kept = np.minimum(lengths, room)
+            first = np.repeat(np.cumsum(lengths) - lengths, kept)
+            tokens, lengths = tokens[first + np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)], kept
+        ids = np.empty(len(tokens) + 2 * len(texts), np.int64)
+        lengths = lengths + 2
+        ends = np.cumsum(lengths)
+        ids[ends - lengths], ids[ends - 1] = self.ends
+        inner = np.ones(len(ids), bool)
+        inner[ends - lengths] = inner[ends - 1] = False
+        ids[inner] = tokens
+        return ids, lengths, cut

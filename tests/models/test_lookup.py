@@ -1,0 +1,185 @@
+"""The lookup: characters and pairs of characters in a sorted table, as an ordinary backbone."""
+
+import json
+import logging
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.loading import keep_layers
+from cosent.models.lookup import Characters, LookupConfig, LookupModel, character_tokenizer, int8_state
+from cosent.models.modules import Pooling
+from tests.conftest import SENTENCES, run_train
+
+WIDTH, HASHED = 16, 64
+TEXTS = ["怎么还款", "", " \u200b\u3000", "ＡＢＣ公司 12", "陈璟", "陈颢", "😀 İ é ␂ [CLS]", "好" * 700]
+
+
+def lookup_model(texts: list[str], tokenizer, width: int = WIDTH) -> LookupModel:
+    """A random table with every character of the texts and every second of their pairs."""
+    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    size = len(tokenizer)
+    pairs = sorted({first * size + second for row in rows for first, second in pairwise(row)})
+    keys = torch.tensor(sorted({token for row in rows for token in row} | set(pairs[::2])), dtype=torch.int32)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = LookupConfig(size, width, entries=len(keys), hashed_rows=HASHED)
+        model = LookupModel(config).eval()
+    model.keys.copy_(keys)
+    return model
+
+
+@pytest.fixture(scope="module")
+def tiny_lookup(tmp_path_factory):
+    """A folder with a lookup of the characters of `SENTENCES`."""
+    folder = tmp_path_factory.mktemp("lookup") / "tiny"
+    tokenizer = character_tokenizer("".join(SENTENCES))
+    SentenceEncoder(lookup_model(SENTENCES, tokenizer), tokenizer, Pooling("mean", WIDTH)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def changed(tiny_lookup, tmp_path):
+    """A function that copies the folder with other weights, or other entries of its config."""
+
+    def change(weights: dict | None = None, **entries) -> str:
+        folder = shutil.copytree(tiny_lookup, tmp_path / "changed", dirs_exist_ok=True)
+        state = load_file(tiny_lookup / "model.safetensors") | (weights or {})
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((tiny_lookup / "config.json").read_text(encoding="utf-8")) | entries
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        return str(folder)
+
+    return change
+
+
+def test_vectors_by_hand(tiny_lookup):
+    """Fails if a row is taken from another place of the table, or padding is counted."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_lookup))
+    model, size = encoder.backbone, len(encoder.tokenizer)
+    place = {key: row for row, key in enumerate(model.keys.tolist())}
+
+    def row(key: int) -> np.ndarray:
+        hashed = len(place) + (key * 0x9E3779B1 >> 15) % HASHED
+        return model.table.weight[place.get(key, hashed)].detach().numpy()
+
+    for text in ("怎么还款", "还怎么璟", ""):
+        ids = encoder.tokenizer(text)["input_ids"]
+        rows = [row(second) + row(first * size + second) for first, second in zip([0, *ids[:-1]], ids, strict=True)]
+        np.testing.assert_allclose(encoder.encode([text, "今天天气很好"])[0], np.mean(rows, axis=0), atol=4e-6)
+
+
+def test_the_tokenizer_of_the_folder_and_the_fast_one_are_equal(tiny_lookup):
+    """Fails if vectors depend on which of the two read a text, or a rule is outside tokenizer.json."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_lookup)
+    plane = [chr(point) for point in range(0x3000) if not 0xD800 <= point < 0xE000] + list("！，？Ａｚ９\U0001f600")
+    texts = [*TEXTS, *SENTENCES, "".join(plane), *("".join(plane[start : start + 9]) for start in range(0, 12000, 9))]
+    for length in (512, 5):
+        expected = tokenizer(texts, truncation=True, max_length=length)["input_ids"]
+        ids, lengths, cut = Characters.of(tokenizer).encode(texts, length)
+        assert [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] == expected
+        assert cut.tolist() == [len(ids) > length for ids in tokenizer(texts)["input_ids"]]
+    assert tokenizer.decode(tokenizer("陈璟abc")["input_ids"], skip_special_tokens=True) == "陈璟abc"
+
+
+def test_one_text_one_vector_and_two_characters_two(tiny_lookup):
+    """Fails if a full-width spelling is another company, or two persons with unknown characters are one."""
+    similarity = SentenceEncoder.from_pretrained(str(tiny_lookup)).similarity
+    assert similarity("ＡＢＣ公司 １２", "abc公司12") == 1.0
+    assert similarity("怎么还款，", "怎么还款,") < 0.999 and similarity("怎么还款？", "怎么还款?") < 0.999
+    names = ["陈璟", "陈颢", "陈妤", "陈𬭎"]
+    assert max(similarity(one, other) for one in names for other in names if one != other) < 0.99
+
+
+def test_a_folder_of_every_loader(tiny_lookup, tmp_path, changed):
+    """Fails if other loaders read other vectors, or a trained or rounded table is not the one that was saved."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_lookup))
+    vectors = encoder.encode(TEXTS)
+    np.testing.assert_allclose(SentenceTransformer(str(tiny_lookup), device="cpu").encode(TEXTS), vectors, atol=4e-6)
+    encoder.pooling = Pooling("lasttoken", WIDTH)  # the ordinary way, by padded batches
+    assert np.isfinite(encoder.encode(TEXTS)).all() and not np.allclose(encoder.encode(TEXTS), vectors)
+    inputs = encoder.tokenizer(TEXTS, padding=True, return_tensors="pt", truncation=True)
+    tokens = AutoModel.from_pretrained(tiny_lookup).eval()(**inputs).last_hidden_state
+    pooled = Pooling("mean", WIDTH)(tokens, inputs["attention_mask"]).detach().numpy()
+    np.testing.assert_allclose(pooled, vectors, atol=4e-6)
+    rounded = SentenceEncoder.from_pretrained(changed(int8_state(load_file(tiny_lookup / "model.safetensors"))))
+    assert rounded.backbone.table.weight.dtype == torch.float32
+    np.testing.assert_allclose(rounded.encode(TEXTS), vectors, atol=np.abs(vectors).max() / 50)
+    rounded.save_pretrained(tmp_path / "again")
+    again = SentenceEncoder.from_pretrained(str(tmp_path / "again"))
+    np.testing.assert_array_equal(again.encode(TEXTS), rounded.encode(TEXTS))
+
+
+def test_bad_tables(changed, tiny_lookup):
+    """Fails if a table is searched that a search finds nothing in, or rows of another model are read."""
+    state = load_file(tiny_lookup / "model.safetensors")
+    with pytest.raises(InputError, match="changed: .* key 1 "):
+        SentenceEncoder.from_pretrained(changed({"keys": state["keys"].flip(0).contiguous()}))
+    for name in ("keys", "table.weight"):
+        with pytest.raises(InputError, match=r"changed: .*config\.json"):
+            SentenceEncoder.from_pretrained(changed({name: state[name][:-1].contiguous()}))
+    with pytest.raises(InputError, match="46340"):
+        SentenceEncoder.from_pretrained(changed(vocab_size=50000))
+
+
+def test_bad_text(tiny_lookup):
+    """Fails if a text of a million characters takes the memory of as many vectors, or half a character is guessed."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_lookup))
+    vectors = encoder.encode(["好" * 10**6, "好" * 510])
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    with pytest.raises(InputError, match=r"ud800.* 2"):
+        encoder.encode(["好", "坏\ud800"])
+    assert encoder.encode([]).shape == (0, WIDTH)
+
+
+FEW = ("--max_steps", "2", "--eval_strategy", "no", "--learning_rate", "0.01")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--loss", "cosent_in_batch", "--cached_batch_size", "32", "--dropout", "0.1", "--bf16", "true"),
+        ("--loss", "sbert", "--packing", "false"),
+        ("--loss", "simcse", "--dropout", "0.5", "--max_length", "8"),
+    ],
+    ids=lambda flags: flags[1],
+)
+def test_it_trains_as_any_backbone(tiny_lookup, made_up, tmp_path, flags, caplog):
+    """Fails if `cosent train` cannot start from a lookup, or leaves it as it was, or speaks of padding or dropout."""
+    with caplog.at_level(logging.WARNING):
+        folder = run_train(tiny_lookup, made_up, tmp_path / "run", *FEW, *flags)
+    assert "padded" not in caplog.text and "no dropout" not in caplog.text
+    before, after = (load_file(place / "model.safetensors") for place in (tiny_lookup, folder))
+    assert torch.equal(before["keys"], after["keys"]) and not torch.equal(before["table.weight"], after["table.weight"])
+
+
+def test_what_a_lookup_has_not(tiny_lookup, made_up, tmp_path):
+    """Fails if a run without layers to adapt, to keep or to join sentences in ends in a traceback."""
+    with pytest.raises(InputError, match="lookup .*--use_peft"):
+        run_train(tiny_lookup, made_up, tmp_path / "lora", *FEW, "--use_peft", "true")
+    with pytest.raises(InputError, match="lookup.*--tower bi_encoder"):
+        run_train(tiny_lookup, made_up, tmp_path / "cross", *FEW, "--tower", "cross_encoder")
+    with pytest.raises(InputError, match="--student_layers 2.* 0 layers"):
+        keep_layers(SentenceEncoder.from_pretrained(str(tiny_lookup)).backbone, 2)
+
+
+def test_jobs(tiny_lookup, made_up, job, tmp_path):
+    """Fails if a job takes a lookup for something that it cannot compute with, or finds other neighbours."""
+    (tmp_path / "faq.txt").write_text("\n".join([*SENTENCES, "怎么 还款"]) + "\n", encoding="utf-8")
+    flags = ("--model", tiny_lookup, "--text", tmp_path / "faq.txt", "--device", "cpu")
+    found = job("cosent.jobs.search", *flags, "--query", "怎么还款", "--json")[0]
+    assert "怎么还款" in found and "如何还款" in found
+    groups = job("cosent.jobs.dedup", *flags, "--threshold", 0.9999)[0]
+    assert groups.splitlines() == ["group 1: 2 sentences", "       6  怎么还款", "       8  怎么 还款"]
+    printed = job("cosent.jobs.similarity", "--model", tiny_lookup, "怎么还款", "如何还款")[0]
+    expected = SentenceEncoder.from_pretrained(str(tiny_lookup)).similarity("怎么还款", "如何还款")
+    assert f"{expected:.4f}" in printed
+    assert "spearman" in job("cosent.jobs.evaluate", "--model", tiny_lookup, "--corpus", made_up)[0]
