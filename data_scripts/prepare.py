@@ -11,13 +11,13 @@ its rows are queries with positives and negatives: {"query", "pos": [..], "neg":
 and neg_scores, these become the labels) or columns anchor, positive, negative.
 """
 
-import os
 import re
 import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from cosent.atomic import complete_folder, locked
 from cosent.cli import REQUIRED, option, run
 from cosent.data.files import TableArguments
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
@@ -75,11 +75,12 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
 
     check_flags(arguments, own)
     output = Path(arguments.output or Path("data", arguments.name))
-    refuse_to_replace(output, arguments.overwrite)
-    source = open_source(arguments, own)
-    for decision in source.decisions:
-        print(decision)
-    manifest = write(source, output)
+    with locked(output):
+        refuse_to_replace(output, arguments.overwrite)
+        source = open_source(arguments, own)
+        for decision in source.decisions:
+            print(decision)
+        manifest = write(source, output, arguments.overwrite)
     print(table(manifest))
     if (question := reversed_labels(dataset_of(output, next(iter(manifest.splits))), manifest)) is not None:
         print(f"warning: {question}.")
@@ -140,22 +141,17 @@ def open_source(arguments: PrepareArguments, own: OwnPairsArguments):
     return source
 
 
-def write(source, output: Path) -> Manifest:
+def write(source, output: Path, overwrite: bool) -> Manifest:
     """Builds next to `output` and moves the result there at the end, so that a failure leaves nothing half written."""
     from . import builder
 
-    work = output.parent / f".{output.name}.{os.getpid()}.partial"
-    staging = work / "staging"
-    staging.mkdir(parents=True)
-    try:
-        tallies = builder.build(staging, work, source)
-        manifest = describe(source, staging, tallies, builder.VERSION)
-        manifest.save(staging)
-        if output.exists():
-            output.rename(work / "replaced")
-        staging.rename(output)
-    finally:
+    with complete_folder(output, overwrite) as folder:
+        work = folder / "work"
+        work.mkdir()
+        tallies = builder.build(folder, work, source)
         shutil.rmtree(work)
+        manifest = describe(source, folder, tallies, builder.VERSION)
+        manifest.save(folder)
     return manifest
 
 

@@ -75,7 +75,7 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
         parts = {part for couples in corpus.parts.values() for part, _ in couples} or {corpus.name}
         folders = sorted({name for part in parts for name in CORPORA[part].folders})
         patterns = sorted({one for part in parts for patterns in CORPORA[part].files.values() for one in patterns})
-        holds = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+        holds = ", ".join(sorted(path.name for path in folder.glob("[!.]*"))[:12]) or "nothing"
         raise InputError(
             f"No file of {corpus.name} in {folder}. Expected one of {', '.join(patterns)}, there or in a folder "
             f"{' or '.join(folders)} below; it holds {holds}. Point --source at the right folder."

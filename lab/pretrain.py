@@ -21,8 +21,8 @@ from cosent.models.modules import Pooling
 from cosent.record import PretrainingRecord, RunRecord
 from cosent.seal import sha256_of_file
 from cosent.training.arguments import RunArguments
-from cosent.training.checkpoints import claim_output_folder, run_settings
-from cosent.training.job import begin, finish, footprint, recipe
+from cosent.training.checkpoints import claim_output_folder, final_folder, run_settings
+from cosent.training.job import Start, begin, document, footprint, publish, recipe
 from cosent.training.proof import COMPARED, HALF, FolderProof
 from lab.pretraining.batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
 from lab.pretraining.model import (
@@ -84,9 +84,15 @@ class PretrainingArguments(RunArguments):
 
 
 def main(text_args: TextArguments, encoder_args: NewEncoderArguments, args: PretrainingArguments):
-    start = begin(args)
-    if start is None:
-        return
+    with begin(args) as start:
+        if start is not None:
+            pretrain(start, text_args, encoder_args, args)
+
+
+def pretrain(
+    start: Start, text_args: TextArguments, encoder_args: NewEncoderArguments, args: PretrainingArguments
+) -> None:
+    """The run, from its text to its record."""
     set_seed(args.seed)
     texts = Texts(text_args.text, text_args.exclude or [], text_args.data_dir)
     model, tokenizer = build(encoder_args, texts, start.checkpoint, args)
@@ -106,7 +112,6 @@ def main(text_args: TextArguments, encoder_args: NewEncoderArguments, args: Pret
     proof = FolderProof(encoder, [(text, text) for text in islice(texts.read(), COMPARED)], HALF)
     logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
     trainer.train(start.checkpoint, at_start=proof.begin if start.checkpoint is None else None)
-    trainer.model.save_pretrained(args.output_dir, torch.float16)
     last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
     done = PretrainingRecord(
         text_sha256=read,
@@ -118,18 +123,21 @@ def main(text_args: TextArguments, encoder_args: NewEncoderArguments, args: Pret
         neighbour_loss=last.get("neighbour"),
         compare_loss=last.get("compare"),
     )
-    record = RunRecord(
-        recipe=recipe(args, text_args, encoder_args),
-        environment=start.environment,
-        processes=args.world_size,
-        footprint=footprint(model, trainer.optimizer),
-        pretraining=done,
-        history=trainer.state.log_history,
-        train_seconds=60 * done.minutes,
-        seconds=time.time() - start.time,
-        proof=proof.check(args.output_dir),
-    )
-    finish(trainer, record)
+    with final_folder(args) as folder:
+        trainer.model.save_pretrained(folder, torch.float16)
+        record = RunRecord(
+            recipe=recipe(args, text_args, encoder_args),
+            environment=start.environment,
+            processes=args.world_size,
+            footprint=footprint(model, trainer.optimizer),
+            pretraining=done,
+            history=trainer.state.log_history,
+            train_seconds=60 * done.minutes,
+            seconds=time.time() - start.time,
+            proof=proof.check(folder),
+        )
+        document(folder, args, record)
+    publish(trainer)
     print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
 
 

@@ -1,24 +1,31 @@
-"""Files and folders that are whole or not there."""
+"""Files and folders that are whole or not there, and the lock of a job on what it writes."""
 
 import glob
 import hashlib
+import json
 import logging
 import os
 import re
 import secrets
 import shutil
+import signal
 import socket
-from collections.abc import Iterator
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import psutil
+from filelock import FileLock, Timeout
 
 from cosent.errors import InputError, reading, writing
 
 logger = logging.getLogger(__name__)
 
+LONGEST = 180  # bytes of a name that gets a suffix; file systems take 255
 SHA256 = 32  # bytes
 
 
@@ -28,14 +35,12 @@ def partial_file(path: str | Path) -> Iterator[Path]:
 
     Every call uses its own name, `<name>.<machine>-<process>-<random>.partial`, so that several processes, even on
     several machines, can write the same file, and the last one wins. What a process that was killed left behind is
-    removed by the next call for the same `path` on that machine.
+    removed by the next call for the same `path` on that machine. Of a link, the file that it leads to is written.
     """
-    path = Path(path)
-    mine = f"{path.name}.{re.sub(r'[^A-Za-z0-9]', '', socket.gethostname())}"
-    for other in path.parent.glob(f"{glob.escape(mine)}-*-*.partial"):
-        if not psutil.pid_exists(int(other.name.split("-")[-2])):
-            other.unlink(missing_ok=True)
-    partial = path.with_name(f"{mine}-{os.getpid()}-{secrets.token_hex(4)}.partial")
+    path = Path(os.path.realpath(path))
+    for other in remains(path.parent, short(path.name)):
+        other.unlink(missing_ok=True)
+    partial = own(path.parent, short(path.name), "partial")
     try:
         yield partial
         os.replace(partial, path)
@@ -45,18 +50,200 @@ def partial_file(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def complete_folder(folder: Path) -> Iterator[Path]:
-    """Yields a new folder next to `folder`, which gets that name when the block ends, or is removed if it raises."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+def complete_folder(folder: str | Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yields a new hidden folder, which is renamed to `folder` when the block ends, or removed if it raises.
+
+    With `overwrite` a folder that is there is replaced: either the old or the new one is there, except for an instant
+    in which a SIGKILL makes it absent; `restore` then brings the old one back. Names and remains of processes that were
+    killed are as of `partial_file`.
+    """
+    folder = target(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    restore(folder)
+    partial = own(folder.parent, f".{short(folder.name)}", "partial")
+    partial.mkdir()
     try:
         yield partial
         apply_umask(partial)
-        partial.rename(folder)
+        flush(partial)
+        replace_folder(partial, folder, overwrite)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
+    """Renames a folder to `folder`, of which the old one is removed with `overwrite`, or is back if that fails."""
+    if not (overwrite and folder.exists()):
+        new.rename(folder)
+        return
+    old = own(folder.parent, f".{short(folder.name)}", "replaced")
+    try:
+        with held_signals():
+            folder.rename(old)
+            try:
+                new.rename(folder)
+            except BaseException:
+                old.rename(folder)
+                raise
+    finally:
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def restore(folder: Path) -> None:
+    """Removes what dead processes left next to a folder, which comes back if one of them was replacing it."""
+    for other in remains(folder.parent, f".{short(folder.name)}"):
+        if other.suffix == ".replaced" and not folder.exists():
+            logger.warning("%s is back: the job that was replacing it was killed.", folder)
+            other.rename(folder)
+        else:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+@contextmanager
+def filled_folder(folder: str | Path, last: Iterable[str], clear: Callable[[Path], None]) -> Iterator[Path]:
+    """Yields a hidden folder inside `folder`, whose content moves up when the block ends, or is removed if it raises.
+
+    Then `clear` is called with the folder, and files and folders of the same names are replaced, those in `last` at the
+    end and in this order. Names and remains of processes that were killed are as of `partial_file`.
+    """
+    folder = writable_folder(folder)
+    for other in remains(folder, ".final"):
+        shutil.rmtree(other, ignore_errors=True)
+    partial = own(folder, ".final", "partial")
+    partial.mkdir()
+    try:
+        yield partial
+        apply_umask(partial)
+        flush(partial)
+        place = {name: number for number, name in enumerate(last)}
+        with held_signals():
+            clear(folder)
+            for path in sorted(partial.iterdir(), key=lambda path: place.get(path.name, -1)):
+                if path.is_dir():
+                    shutil.rmtree(folder / path.name, ignore_errors=True)
+                os.replace(path, folder / path.name)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def locked(output: str | Path) -> Iterator[None]:
+    """Keeps other jobs on this machine from writing a file or folder; raises an `InputError` that says who does.
+
+    The lock is `.<name>.lock` next to the output, held by the operating system, which ends it with the process; it is
+    removed at the end. A thread may lock an output again. Where no lock can be made, a warning says so.
+    """
+    path = target(output)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.with_name(f".{short(path.name)}.lock")
+    lock = FileLock(file, is_singleton=True)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise InputError(f"{output} is in use by {holder(file)}. Wait for it, stop it, or name another.") from error
+    except (OSError, NotImplementedError) as error:
+        logger.warning("%s cannot be locked (%s): start no other job that writes it.", output, error)
+        yield
+        return
+    try:
+        if lock.lock_counter == 1:
+            with suppress(OSError):
+                file.write_text(json.dumps(this_process()), encoding="utf-8")
+            restore(path)
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # Windows removes no open file
+                file.unlink()
+        lock.release()
+
+
+def this_process() -> dict[str, str]:
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"process": str(os.getpid()), "host": socket.gethostname(), "program": Path(sys.argv[0]).name, "since": now}
+
+
+def holder(file: Path) -> str:
+    """The process that holds a lock, in words."""
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        return "process {process} on {host} ({program}, since {since})".format(**facts)
+    except (OSError, ValueError, LookupError, TypeError):  # it has just begun, or ended
+        return "another process"
+
+
+def target(path: str | Path) -> Path:
+    """The absolute path that links lead to; a link to nothing is an error."""
+    place = Path(os.path.realpath(path))
+    if Path(path).is_symlink() and not place.exists():
+        raise InputError(f"{path} is a link to {place}, which does not exist. Make that folder, or remove the link.")
+    return place
+
+
+def writable_folder(folder: str | Path) -> Path:
+    """The folder that a path leads to, made if there is none."""
+    place = target(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def short(name: str) -> str:
+    """A name, or the hash of a long one, that may get a suffix."""
+    return name if len(os.fsencode(name)) <= LONGEST else hashlib.sha256(os.fsencode(name)).hexdigest()
+
+
+def machine() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
+
+
+def own(folder: Path, name: str, kind: str) -> Path:
+    """A path in a folder that no other process uses: `<name>.<machine>-<process>-<random>.<kind>`."""
+    return folder / f"{name}.{machine()}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
+
+
+def remains(folder: Path, name: str) -> list[Path]:
+    """The paths of `own` that processes of this machine have left behind, which are dead now."""
+    paths = folder.glob(f"{glob.escape(f'{name}.{machine()}')}-*-*.*")
+    made = [(path, re.search(r"-(\d+)-[0-9a-f]{8}\.(partial|replaced)$", path.name)) for path in paths]
+    return [path for path, match in made if match and not lives(int(match[1]), path)]
+
+
+def lives(process: int, path: Path) -> bool:
+    """Whether the process that made a path lives; a later one may have its number, as in a restarted container."""
+    try:
+        return psutil.Process(process).create_time() <= path.stat().st_ctime + 1
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return psutil.pid_exists(process) and path.exists()
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Lets SIGINT and SIGTERM wait until the block ends; only the main thread gets them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, frame: arrived.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
+
+
+def flush(folder: str | Path) -> None:
+    """Writes the files of a folder to the disk: after a power failure, one of the right size may be zeros otherwise."""
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file():
+            with open(path, "rb+" if os.name == "nt" else "rb") as file:  # Windows flushes only what it may write
+                os.fsync(file.fileno())
 
 
 def apply_umask(folder: str | Path) -> None:

@@ -6,8 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -24,18 +23,6 @@ REMEDY = "Copy or download the folder again; after a change of your own, accept 
 REMEMBERED = 32 * 2**20  # bytes of a file whose hash is kept in the user's cache; reading less takes 0.03 s
 MOST_REMEMBERED = 1000  # files
 SETTLED = 2 * 10**9  # nanoseconds: a file that changed later may change again and keep its time
-
-_writing: ContextVar[bool] = ContextVar("writing", default=False)
-
-
-@contextmanager
-def reading_back() -> Iterator[None]:
-    """For the run that is unfinished itself, to read the model that it has written."""
-    token = _writing.set(True)
-    try:
-        yield
-    finally:
-        _writing.reset(token)
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -95,7 +82,7 @@ def is_whole(folder: Path) -> bool:
 
 def check(folder: Path) -> None:
     """Refuses the folder of a model that is unfinished, or is not as it was when it was sealed; others pass."""
-    if (folder / UNFINISHED).exists() and not _writing.get():
+    if (folder / UNFINISHED).exists():
         raise InputError(f"{folder} holds an unfinished run. Continue it with --resume_from_checkpoint auto.")
     for name, fault in faults(folder):
         if not any(fnmatch(name, pattern) for pattern in UNREAD):

@@ -15,7 +15,7 @@ import yaml
 from cosent.cli import parse
 from cosent.comparing import session
 from cosent.comparing.results import read_results
-from cosent.comparing.session import EARLIER, study_lock
+from cosent.comparing.session import EARLIER
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -32,6 +32,7 @@ from cosent.record import (
     save_scores,
 )
 from cosent.training.arguments import TRAIN_ARGUMENTS
+from tests.support.locks import locked_elsewhere
 
 # Validation and test Spearman of the stand-in for training, by recipe and rate: test would choose otherwise.
 REACHED = {("cosent", 0.1): (0.6, 0.9), ("cosent", 0.2): (0.7, 0.1)}
@@ -124,7 +125,7 @@ def test_results_of_other_data_leave_the_table(run_study, make_corpus, capsys):
 
 def test_one_study_at_a_time(run_study):
     """Fails if a second process trains in the folders of the first."""
-    with study_lock(run_study.results), pytest.raises(InputError, match="another process"):
+    with locked_elsewhere(run_study.results), pytest.raises(InputError, match=f"process {os.getpid()}"):
         run_study()
     assert run_study()[0] == 0
 

@@ -34,20 +34,23 @@ def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
 
 
 def test_room_is_made_when_all_else_is_ready(tmp_path):
-    """Fails if looking for a checkpoint already deletes an earlier run, or one begun anew keeps any part of it."""
+    """Fails if looking for a checkpoint already deletes an earlier run, one begun anew keeps any part of it, or removes
+    what it starts from or a file that is not of a run."""
     old = whole(tmp_path, 4)
-    for name in ("run.json", "scores.npz", "config.json"):
+    for name in ("run.json", "scores.npz", "config.json", "model.safetensors", "notes.txt"):
         (tmp_path / name).touch()
     (tmp_path / "adapter").mkdir()
     before = sorted(tmp_path.rglob("*"))
     assert checkpoints.find_in_folder(str(tmp_path), None, overwrite=True) is None
     assert sorted(tmp_path.rglob("*")) == before
     (old / checkpoints.SETTINGS).write_text("{}")
-    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="--teacher .* is --output_dir too"):
+        checkpoints.claim_output_folder(str(tmp_path), None, {"teacher": f"{tmp_path}/."})
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, old / checkpoints.SETTINGS])
     checkpoints.claim_output_folder(str(tmp_path), str(old), {})
-    assert sorted(tmp_path.rglob("*")) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "notes.txt", "UNFINISHED"}
     checkpoints.claim_output_folder(str(tmp_path), None, {})
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "UNFINISHED"}
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "UNFINISHED"}
 
 
 def test_a_run_resumes_with_its_own_settings_only(tmp_path):

@@ -7,13 +7,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from cosent.cli import launch_command
@@ -170,12 +168,3 @@ def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
         for name, folder in folders.items()
         if folder is not None and CorpusRecord.of(folder).manifest_sha256 != hashes[Path(name).name]
     ]
-
-
-def study_lock(results: Path) -> AbstractContextManager:
-    """Locks a folder of results against other processes, which would train in the same folders."""
-    results.mkdir(parents=True, exist_ok=True)
-    try:
-        return FileLock(results / ".lock").acquire(blocking=False)  # released with the process, however it ends
-    except Timeout as error:
-        raise InputError(f"{results}: another process runs this study now. Wait for it, or stop it.") from error

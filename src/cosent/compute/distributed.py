@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from cosent.atomic import locked
 from cosent.compute.devices import modes, survive_forks
 from cosent.errors import InputError
 
@@ -133,6 +135,14 @@ def decided_by_main(decide: Callable[[], Result]) -> Result:
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
+
+
+@contextmanager
+def locked_by_main(output: str | Path) -> Iterator[None]:
+    """`atomic.locked` by rank 0; every rank raises if another job has the lock."""
+    with ExitStack() as locks:
+        decided_by_main(lambda: locks.enter_context(locked(output)))
+        yield
 
 
 _evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threads inside, modules to put back in train

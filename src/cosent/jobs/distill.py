@@ -15,7 +15,7 @@ from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.training.arguments import CorpusArguments, EncoderArguments, StudentTrainingArguments
 from cosent.training.corpora import adjacent_lines, load_corpora, make_room
-from cosent.training.job import begin, output_folder, run_training
+from cosent.training.job import Start, begin, output_folder, run_training
 from cosent.training.student import StudentTrainer
 
 
@@ -53,9 +53,20 @@ def main(
     distill_args: DistillArguments,
     args: StudentTrainingArguments,
 ):
-    start = begin(args)
-    if start is None:
-        return
+    with begin(args) as start:
+        if start is not None:
+            distill(start, model_args, prompt_args, data_args, distill_args, args)
+
+
+def distill(
+    start: Start,
+    model_args: StudentArguments,
+    prompt_args: PromptArguments,
+    data_args: CorpusArguments,
+    distill_args: DistillArguments,
+    args: StudentTrainingArguments,
+) -> None:
+    """The run, from its corpora to its record."""
     if not data_args.corpus:
         raise InputError("--corpus is missing: name prepared corpora with similar pairs.")
     corpora = load_corpora(data_args, adjacent_lines, args.seed)

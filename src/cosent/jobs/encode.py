@@ -33,6 +33,15 @@ class EncodeArguments(OutputFile, SentenceFile, PromptArguments, Vectors, Int8, 
 
 def main(args: EncodeArguments) -> None:
     resolve(args.model)  # before imports that take seconds
+    from cosent.compute.distributed import locked_by_main
+
+    check(args)
+    with locked_by_main(args.output):
+        encode(args)
+
+
+def encode(args: EncodeArguments) -> None:
+    """Writes the vectors."""
     from tqdm.auto import tqdm
 
     from cosent.compute.devices import choose_device
@@ -42,7 +51,7 @@ def main(args: EncodeArguments) -> None:
 
     start, output = time.time(), Path(args.output)
     device = choose_device(args.device, args.int8)
-    check(args)
+    args.refuse_existing()
     wait_for_everyone()  # else a late process finds the output of an early one
     encoder, settings = load_with_settings(
         args.model,
@@ -77,7 +86,6 @@ def check(args: EncodeArguments) -> None:
         raise InputError(f"--text: there is no file {source}. Name one file; of several, run this once for each.")
     if output.suffix != ".npy" or not output.parent.is_dir():
         raise InputError(f"--output {output}: expected a file x.npy in a folder that exists. Name one.")
-    args.refuse_existing()
     args.refuse_best()
     args.single()
     if args.int8 and args.dtype != "float32":

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent import __version__
-from cosent.atomic import complete_folder
+from cosent.atomic import complete_folder, locked
 from cosent.cli import option, run
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
@@ -51,6 +51,12 @@ class ExportArguments(OutputFolder, CorpusSource):
 
 
 def main(args: ExportArguments) -> None:
+    with locked(args.output):
+        export(args)
+
+
+def export(args: ExportArguments) -> None:
+    """Writes the folder of an export."""
     output, rounded = args.new_folder(), "int8" if args.int8 else "bf16" if args.bf16 else None
     if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
         raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")

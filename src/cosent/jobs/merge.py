@@ -8,7 +8,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 
-from cosent.atomic import complete_folder
+from cosent.atomic import complete_folder, locked
 from cosent.cli import REQUIRED, option, run
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
@@ -35,6 +35,12 @@ class MergeArguments(OutputFolder, DataFolder, Device):
 
 
 def main(args: MergeArguments) -> None:
+    with locked(args.output):
+        write(args)
+
+
+def write(args: MergeArguments) -> None:
+    """Writes the merged model."""
     from cosent.compute.devices import choose_device
     from cosent.data.corpus import load_corpus
     from cosent.models.merging import common_start, shares

@@ -76,6 +76,14 @@ LEAST = 10  # sentences to contrast
 
 
 def main(args: MineArguments) -> None:
+    from cosent.compute.distributed import locked_by_main
+
+    with locked_by_main(args.output):
+        mine(args)
+
+
+def mine(args: MineArguments) -> None:
+    """Writes a corpus of mined pairs."""
     from cosent.compute.devices import choose_device
     from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.data.corpus import load_corpus

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from cosent.atomic import write_atomically
+from cosent.atomic import writable_folder, write_atomically
 from cosent.cli import REQUIRED, option, run
 from cosent.errors import InputError
 
@@ -33,8 +33,9 @@ def write(folder: Path) -> Path:
     study, figures = read_results(folder), folder / "report"
     if find_spec("matplotlib") is None:
         raise InputError("A report needs matplotlib. Install: pip install -e '.[report]'.")
-    shutil.rmtree(figures, ignore_errors=True)
-    figures.mkdir()
+    place = writable_folder(figures)
+    shutil.rmtree(place)
+    place.mkdir()
     written = [one(study, figures) for one in sections.SECTIONS]
     text = "\n\n".join([f"# Study {plain(study.name)}", *filter(None, written)])
     write_atomically(folder / "report.md", text + "\n")

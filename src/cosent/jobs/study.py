@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cosent.atomic import locked
 from cosent.cli import REQUIRED, option
 from cosent.cli import run as run_job
 from cosent.data.manifest import DataFolder
@@ -55,7 +56,7 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
     """Trains what the results of a study lack; returns the exit status."""
     from cosent.comparing.results import name_of, points, read_study_folder
     from cosent.comparing.runs import choose, expand, settings_of
-    from cosent.comparing.session import Session, study_lock
+    from cosent.comparing.session import Session
 
     overrides = settings_of(args.set or [], args.study)
     tune = {key: values for key, values in study.pop("tune", {}).items() if key not in overrides}
@@ -75,7 +76,8 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
         "seeds": list(dict.fromkeys(run.seed for run in runs)),
         **({"tune": tune} if tune else {}),
     }
-    with study_lock(folder):
+    with locked(folder):
+        folder.mkdir(parents=True, exist_ok=True)
         there = read_study_folder(folder)
         earlier = there.results + there.trials
         session = Session(folder, definition, earlier, args.data_dir, args.accelerate_config, args.parallel)

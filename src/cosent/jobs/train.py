@@ -15,7 +15,7 @@ from cosent.training.arguments import (
     PairTrainingArguments,
 )
 from cosent.training.corpora import build_encoder, corpora_of_run, make_room
-from cosent.training.job import begin, output_folder, run_training
+from cosent.training.job import Start, begin, output_folder, run_training
 from cosent.training.trainer import PairTrainer, objectives
 
 
@@ -26,9 +26,20 @@ def main(
     loss_args: LossArguments,
     args: PairTrainingArguments,
 ):
-    start = begin(args)
-    if start is None:
-        return
+    with begin(args) as start:
+        if start is not None:
+            train(start, model_args, prompt_args, data_args, loss_args, args)
+
+
+def train(
+    start: Start,
+    model_args: ModelArguments,
+    prompt_args: PromptArguments,
+    data_args: DataArguments,
+    loss_args: LossArguments,
+    args: PairTrainingArguments,
+) -> None:
+    """The run, from its corpora to its record."""
     loss, parameters, tower = loss_args.by_corpus, loss_args.parameters(), model_args.tower
     corpora = corpora_of_run(data_args, loss, args.seed)
     set_seed(args.seed)

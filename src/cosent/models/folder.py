@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from cosent.models.modules import Pooling
 
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
+WEIGHTS_AND_TOKENIZER = (
+    *(WEIGHTS, f"{WEIGHTS}.index.json", "model-*-of-*.safetensors", "head.safetensors", "pytorch_model*.bin"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
+)
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
 THEIRS = "sentence_transformers.models."
 # Keys of sentence-transformers' `Pooling` up to 5.3, which all versions read and which TEI and vLLM require.
@@ -65,6 +69,15 @@ def save_modules(
         if state:
             save_file({name: weight.contiguous() for name, weight in state.items()}, Path(folder, path, WEIGHTS))
     write_json(Path(folder, MODULES), listed)
+
+
+def remove_model(folder: str | Path) -> None:
+    """Removes a model from a folder, first what makes it one; other files, such as a card, stay."""
+    Path(folder, "config.json").unlink(missing_ok=True)
+    remove_modules(folder)
+    for pattern in WEIGHTS_AND_TOKENIZER:
+        for file in Path(folder).glob(pattern):
+            file.unlink()
 
 
 def remove_modules(folder: str | Path) -> None:

@@ -3,14 +3,17 @@
 import json
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from transformers import TrainingArguments
 
-from cosent.atomic import write_atomically
+from cosent.atomic import filled_folder, locked, writable_folder, write_atomically
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError, reading
+from cosent.models.folder import MODULES, remove_model
 from cosent.models.lora import ADAPTER
 from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME
 from cosent.seal import SEAL, UNFINISHED, is_whole
@@ -19,6 +22,7 @@ from cosent.training.sharding import launched_with
 logger = logging.getLogger(__name__)
 
 STATE = "trainer_state.json"
+ENTRIES = ("config.json", MODULES, SEAL, RECORD_NAME)  # by which readers know a model; in this order
 CONTINUE = "Then add --resume_from_checkpoint auto."
 ANOTHER = "Remove this checkpoint, and continue with --resume_from_checkpoint auto."
 SETTINGS = "settings.json"  # settings of the run, in each of its checkpoints
@@ -103,19 +107,45 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
     """
 
     def prepare() -> None:
-        folder = Path(output_dir)
         if checkpoint is not None:
             check_settings(Path(checkpoint), settings)
-            if is_of(checkpoint, output_dir):
-                return
-        for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME, SEAL):
-            (folder / name).unlink(missing_ok=True)
-        for outdated in (*folder.glob(ADAPTER), *folder.glob("checkpoint-*")):
-            shutil.rmtree(outdated)
-        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("model_name_or_path", "teacher", "init"):
+            if settings.get(name) is not None and Path(settings[name]).resolve() == Path(output_dir).resolve():
+                raise InputError(f"--{name} {settings[name]} is --output_dir too, which is emptied. Name another.")
+        folder = writable_folder(output_dir)
+        (folder / RECORD_NAME).unlink(missing_ok=True)  # until the mark is there, it counts as finished
         write_atomically(folder / UNFINISHED, json.dumps(settings, ensure_ascii=False, indent=1))
+        remove_run(folder)
+        if checkpoint is None or not is_of(checkpoint, output_dir):
+            for outdated in folder.glob("checkpoint-*"):
+                shutil.rmtree(outdated)
 
     decided_by_main(prepare)
+
+
+def remove_run(folder: Path) -> None:
+    """Removes the model of a folder, and what is said about it."""
+    for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME):
+        (folder / name).unlink(missing_ok=True)
+    remove_model(folder)
+    for adapter in folder.glob(ADAPTER):
+        shutil.rmtree(adapter)
+
+
+@contextmanager
+def final_folder(args: TrainingArguments, output_dir: str | None = None) -> Iterator[Path]:
+    """A hidden folder for the final model, whose content replaces the model of the output folder at the end.
+
+    The files that make it a model come last, and then the mark of the unfinished run goes. A process that does not
+    save gets the output folder itself.
+    """
+    folder = Path(output_dir or args.output_dir)
+    if not args.should_save:
+        yield folder
+        return
+    with locked(folder), filled_folder(folder, ENTRIES, remove_run) as partial:
+        yield partial
+    (folder / UNFINISHED).unlink(missing_ok=True)
 
 
 def check_settings(checkpoint: Path, settings: dict) -> None:

@@ -131,7 +131,7 @@ def evaluate_splits(
     return result
 
 
-def save_evaluations(folder: str, before: Evaluation, after: Evaluation) -> None:
+def save_evaluations(folder: str | Path, before: Evaluation, after: Evaluation) -> None:
     """Writes the scores of all pairs and the retrieval metrics of all queries, before and after training."""
     scores: Scores = {
         corpus: {

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -14,18 +14,18 @@ from pathlib import Path
 
 import torch
 from torch.distributed.tensor import DTensor
-from transformers import TrainingArguments
 
 import cosent
+from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import leaks
 from cosent.data.groups import pair_groups
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.seal import sha256_of_file
-from cosent.training.arguments import PairTrainingArguments
+from cosent.training.arguments import PairTrainingArguments, RunArguments
 from cosent.training.card import write_card
-from cosent.training.checkpoints import claim_output_folder, find_checkpoint, has_finished, run_settings
+from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.corpora import RunCorpora, warn_of_missing_prompts
 from cosent.training.evaluation import (
     Evaluation,
@@ -51,10 +51,13 @@ class Start:
     environment: Environment
 
 
-def begin(args: TrainingArguments) -> Start | None:
-    """The start of a job; None if its run has finished already."""
+@contextmanager
+def begin(args: RunArguments) -> Iterator[Start | None]:
+    """The start of a job, which has the output folder to itself; None if its run has finished already."""
     now = time.time()
-    return None if has_finished(args) else Start(now, find_checkpoint(args), environment())
+    reads_only = isinstance(args, PairTrainingArguments) and args.dry_run
+    with nullcontext() if reads_only else locked_by_main(str(args.output_dir)):
+        yield None if has_finished(args) else Start(now, find_checkpoint(args), environment())
 
 
 def run_training(
@@ -90,50 +93,56 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
-    trainer.save_model(_internal_call=True)  # published once it has its card and record
-    proven = proof.check(args.output_dir)
-    if not trainer.is_world_process_zero():
-        return
-    record = RunRecord(
-        recipe=asked,
-        environment=start.environment,
-        processes=args.world_size,
-        footprint=footprint(model, trainer.optimizer),
-        corpora=records,
-        files=files,
-        cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
-        train_pairs=len(trainer.train_dataset),
-        before=before.metrics,
-        after=after.metrics,
-        thresholds=after.thresholds,
-        calibrations=after.calibrations,
-        intervals=after.intervals,
-        prompts=trainer.prefixes,
-        history=trainer.state.log_history,
-        train_seconds=result.metrics["train_runtime"],
-        seconds=time.time() - start.time,
-        proof=proven,
-        leaks=leaks(training, evaluated),
-        **facts,
-    )
     floor = floors(evaluated)
-    record.shortfalls = shortfalls(record, floor)
-    for corpus in evaluated:
-        if "test" in corpus.splits:
-            before.scores[corpus.manifest.name]["test"]["groups"] = pair_groups(corpus.split("test"))
-    save_evaluations(args.output_dir, before, after)
-    finish(trainer, record)
+    with final_folder(args) as folder:
+        trainer.save_model(str(folder), _internal_call=True)
+        proven = proof.check(folder)
+        if not trainer.is_world_process_zero():
+            return
+        record = RunRecord(
+            recipe=asked,
+            environment=start.environment,
+            processes=args.world_size,
+            footprint=footprint(model, trainer.optimizer),
+            corpora=records,
+            files=files,
+            cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
+            train_pairs=len(trainer.train_dataset),
+            before=before.metrics,
+            after=after.metrics,
+            thresholds=after.thresholds,
+            calibrations=after.calibrations,
+            intervals=after.intervals,
+            prompts=trainer.prefixes,
+            history=trainer.state.log_history,
+            train_seconds=result.metrics["train_runtime"],
+            seconds=time.time() - start.time,
+            proof=proven,
+            leaks=leaks(training, evaluated),
+            **facts,
+        )
+        record.shortfalls = shortfalls(record, floor)
+        for corpus in evaluated:
+            if "test" in corpus.splits:
+                before.scores[corpus.manifest.name]["test"]["groups"] = pair_groups(corpus.split("test"))
+        save_evaluations(folder, before, after)
+        document(folder, args, record)
+    publish(trainer)
     print(*final_table(record, floor), record.footprint, sep="\n")
     print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
     print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
 
 
-def finish(trainer: ResumableTrainer, record: RunRecord) -> None:
-    """Writes card and record into the output folder, and publishes it with --push_to_hub; for the main process."""
-    args = trainer.args
-    write_card(args.output_dir, record)
-    record.save(args.output_dir)  # from here on the run counts as finished
-    if args.push_to_hub:
+def document(folder: Path, args: RunArguments, record: RunRecord) -> None:
+    """Writes card and record into the final folder of a run; for the main process."""
+    write_card(folder, record, Path(str(args.output_dir)).resolve().name)
+    record.save(folder)
+
+
+def publish(trainer: ResumableTrainer) -> None:
+    """Publishes the output folder with --push_to_hub; for the main process."""
+    if trainer.args.push_to_hub:
+        trainer.saved_to = trainer.args.output_dir
         print(f"published: {trainer.push_to_hub()}")
 
 

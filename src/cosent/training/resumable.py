@@ -13,12 +13,12 @@ from transformers import Trainer
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 
-from cosent.compute.distributed import decided_by_main
+from cosent.compute.distributed import decided_by_main, locked_by_main
 from cosent.errors import InputError, writing
 from cosent.models.loading import quiet_transformers
 from cosent.seal import SEAL, UNFINISHED, seal
 from cosent.training.card import upload
-from cosent.training.checkpoints import CONTINUE, SETTINGS, best_checkpoint, had_ended
+from cosent.training.checkpoints import CONTINUE, SETTINGS, best_checkpoint, final_folder, had_ended
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ class ResumableTrainer(Trainer):
         of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier.
         """
         self.at_start, self.starts_at_end, self.saved_to = at_start, None, None
-        result = super().train(resume_from_checkpoint, **kwargs)
+        with locked_by_main(self.args.output_dir):
+            result = super().train(resume_from_checkpoint, **kwargs)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
             logger.warning("No evaluation had a %s: the last step is kept.", self.args.metric_for_best_model)
         return result
@@ -172,10 +173,14 @@ class ResumableTrainer(Trainer):
             )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
-        if output_dir is None or not _internal_call:  # no checkpoint
-            self.saved_to = output_dir or self.args.output_dir
-        with writing(output_dir or self.args.output_dir, advice=CONTINUE):
-            super().save_model(output_dir, _internal_call)
+        if output_dir is not None and _internal_call:  # a checkpoint, or the hidden folder of a job
+            with writing(output_dir, advice=CONTINUE):
+                return super().save_model(output_dir, _internal_call)
+        self.saved_to = output_dir or self.args.output_dir
+        with writing(self.saved_to, advice=CONTINUE), final_folder(self.args, self.saved_to) as folder:
+            super().save_model(str(folder), _internal_call=True)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub("Model save")
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
         set_epoch(train_dataloader, epoch)

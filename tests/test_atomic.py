@@ -1,0 +1,191 @@
+"""Folders that are replaced while signals and other processes come in between."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from cosent import atomic
+from cosent.atomic import complete_folder, filled_folder, locked, partial_file
+from cosent.errors import InputError
+from tests.support.locks import locked_elsewhere
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A folder with one file."""
+    (tmp_path / "faq").mkdir()
+    (tmp_path / "faq" / "rows").write_text("old")
+    return tmp_path / "faq"
+
+
+def replace(folder: Path, content: str = "new") -> None:
+    with complete_folder(folder, overwrite=True) as partial:
+        (partial / "rows").write_text(content)
+
+
+def killed(code: str, *words: object) -> None:
+    """Runs code that kills its own process."""
+    process = subprocess.run([sys.executable, "-c", code, *map(str, words)], check=False)
+    assert process.returncode == -signal.SIGKILL
+
+
+KILL_AT_RENAME = """
+import os, pathlib, sys
+from cosent.atomic import complete_folder
+folder, number = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+rename, done = pathlib.Path.rename, []
+def killing(self, target):
+    if len(done) == number:
+        os.kill(os.getpid(), 9)
+    done.append(target)
+    return rename(self, target)
+pathlib.Path.rename = killing
+with complete_folder(folder, overwrite=True) as partial:
+    (partial / "rows").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_corpus_outlives_a_kill_at_any_rename(folder, renames, caplog):
+    """Fails if a power cut or the kernel's OOM killer takes the old corpus, or leaves hidden copies for ever."""
+    killed(KILL_AT_RENAME, folder, renames)
+    assert folder.exists() == (renames == 0) and len(list(folder.parent.iterdir())) >= 2, "it was killed elsewhere"
+    with locked(folder), caplog.at_level(logging.WARNING):
+        assert (folder / "rows").read_text() == "old"
+        assert {path.name for path in folder.parent.iterdir()} == {"faq", ".faq.lock"}
+    assert ("is back" in caplog.text) == (renames == 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_between_two_renames_waits(folder, monkeypatch, number):
+    """Fails if Ctrl-C or `docker stop` deletes a corpus, or is lost."""
+    earlier, rename, arrived = signal.signal(number, signal.default_int_handler), Path.rename, []
+
+    def signalled(self, target):
+        rename(self, target)
+        arrived.append(target)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Path, "rename", signalled)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            replace(folder)
+    finally:
+        signal.signal(number, earlier)
+    assert len(arrived) == 2
+    assert (folder / "rows").read_text() == "new" and [path.name for path in folder.parent.iterdir()] == ["faq"]
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(folder, monkeypatch):
+    """Fails if a full or failing disk takes the old corpus along."""
+    rename = Path.rename
+
+    def failing(self, target):
+        if self.suffix == ".partial":
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="No space"):
+        replace(folder)
+    assert (folder / "rows").read_text() == "old" and [path.name for path in folder.parent.iterdir()] == ["faq"]
+
+
+def test_a_new_folder_never_replaces_one_that_came_meanwhile(folder):
+    """Fails if a model that another machine wrote in the meantime is overwritten without being asked."""
+    with pytest.raises(OSError, match="not empty"), complete_folder(folder) as partial:
+        (partial / "rows").touch()
+    assert (folder / "rows").read_text() == "old"
+
+
+def test_each_process_has_its_own_partial_folder(folder):
+    """Fails if two merges into one folder mix their files, or a long name has no room for the hidden one."""
+    with complete_folder(folder, overwrite=True) as one, complete_folder(folder, overwrite=True) as two:
+        (one / "rows").write_text("one")
+        (two / "rows").write_text("two")
+        assert one.name.startswith(".faq.") and (one / "rows").read_text() == "one"
+    assert (folder / "rows").read_text() == "one", "the outer block ends last"
+    long = folder.parent / ("长" * 85)
+    replace(long)
+    with partial_file(long / ("b" * 255)) as partial:
+        partial.touch()
+    assert {path.name for path in long.iterdir()} == {"rows", "b" * 255}
+
+
+def test_links_are_followed(folder):
+    """Fails if a corpus on another disk lands in place of the link to it, or a link to nothing is a traceback."""
+    link, nothing = folder.parent / "link", folder.parent / "nothing"
+    link.symlink_to(folder)
+    nothing.symlink_to("/no/such/disk")
+    replace(link)
+    assert link.is_symlink() and (folder / "rows").read_text() == "new"
+    (folder.parent / "rows").symlink_to(folder / "rows")
+    atomic.write_atomically(folder.parent / "rows", "by link")
+    assert (folder.parent / "rows").is_symlink() and (folder / "rows").read_text() == "by link"
+    for writes in (complete_folder, locked, lambda folder: filled_folder(folder, (), print)):
+        with pytest.raises(InputError, match="nothing is a link to /no/such/disk"), writes(nothing):
+            pass
+
+
+def test_the_model_moves_in_at_the_end(folder):
+    """Fails if a folder holds a half of two models under a name that makes it one."""
+    (folder / "log").touch()
+    seen = []
+    with filled_folder(folder, ("config", "record"), lambda folder: (folder / "rows").unlink()) as partial:
+        for name in ("a", "record", "config", "z"):
+            (partial / name).touch()
+        (partial / "1_Pooling").mkdir()
+        original, os.replace = os.replace, lambda a, b: (seen.append(Path(b).name), original(a, b))
+        assert (folder / "rows").read_text() == "old"
+    os.replace = original
+    assert set(seen[:3]) == {"a", "z", "1_Pooling"} and seen[3:] == ["config", "record"]
+    assert {path.name for path in folder.iterdir()} == {"log", *seen}
+
+
+def test_a_second_job_is_told_who_is_there(folder):
+    """Fails if two jobs write one folder, a job is refused for good, or its trainer by its own job."""
+    with locked_elsewhere(folder):
+        for _ in range(2):
+            with pytest.raises(InputError, match=f"faq is in use by process {os.getpid()} on"), locked(folder):
+                pass
+    with locked(folder), locked(str(folder)):
+        assert (folder.parent / ".faq.lock").exists()
+    assert [path.name for path in folder.parent.iterdir()] == ["faq"], "the lock stays"
+
+
+HOLD = """
+import sys, time
+from cosent.atomic import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_dead_process_locks_nothing(folder):
+    """Fails if a job that was killed blocks its own restart, or its lock does not keep another process out."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match=f"process {process.pid} on"), locked(folder):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+    with locked(folder):
+        pass
+    assert [path.name for path in folder.parent.iterdir()] == ["faq"]
+
+
+def test_a_place_that_cannot_be_locked_is_warned_of(folder, monkeypatch, caplog):
+    """Fails if a file system without locks, or a folder that only others may write, ends a job in a traceback."""
+    monkeypatch.setattr(atomic.FileLock, "acquire", Mock(side_effect=OSError(37, "No locks available")))
+    with caplog.at_level(logging.WARNING), locked(folder):
+        pass
+    assert "faq cannot be locked ([Errno 37] No locks available)" in caplog.text
