@@ -9,16 +9,21 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import suppress
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, DecisionRule
-from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, Batches, build
+from cosent.jobs import serve
+from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, Batches, build, key_of
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 
 testclient = pytest.importorskip("fastapi.testclient")
+HEAD = "POST /similarity HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 TEXTS = ["怎么还款", "如何还款", "今天天气很好"]
 RULE = DecisionRule("faq", 0.5, Calibration(method="platt", pairs=98, base_rate=0.5, slope=4.0, intercept=-2.0))
 
@@ -101,7 +106,8 @@ def test_what_is_refused(client, models):
         assert cross.post("/v1/embeddings", json={"input": "好"}).status_code == 400
         assert "probabilities" not in cross.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()
         assert cross.get("/nothing").json()["error"]["code"] == 404
-    with testclient.TestClient(build("none", None, None), raise_server_exceptions=False) as broken:
+    broken = SimpleNamespace(max_length=8)
+    with testclient.TestClient(build("none", broken, broken), raise_server_exceptions=False) as broken:
         assert broken.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()["error"]["code"] == 500
 
 
@@ -110,9 +116,77 @@ def test_a_key(models):
     with testclient.TestClient(build("runs/faq", *models, key="secret")) as client:
         body = {"input": "好"}
         assert client.get("/health").json()["status"] == "ok"
+        assert client.get("/openapi.json").status_code == 401
         assert client.post("/v1/embeddings", json=body).status_code == 401
         assert client.post("/v1/embeddings", json=body, headers={"Authorization": "Bearer no"}).status_code == 401
         assert client.post("/v1/embeddings", json=body, headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_keys():
+    """Fails if an empty variable lets everyone in, or a key is taken that no client can send."""
+    assert key_of(None) is None and key_of(" secret\n") == "secret"
+    for value in ("", " ", "密钥", "a\x00b"):
+        with pytest.raises(InputError, match="COSENT_API_KEY"):
+            key_of(value)
+
+
+def test_the_loop_does_not_compute():
+    """Fails if all other clients wait while the tokens of one's texts are counted, or its answer is written."""
+    threads = set()
+
+    class Model:
+        max_length, embedding_dimension = 8, 2
+
+        def encode(self, texts, normalize_embeddings):
+            threads.add(threading.current_thread())
+            return np.ones((len(texts), 2))
+
+        def token_ids(self, texts):
+            threads.add(threading.current_thread())
+            return [[1, 2, 3]] * len(texts)
+
+    app = build("model", Model(), Model())
+
+    @app.get("/loop")
+    async def loop():
+        threads.add(loop_thread := threading.current_thread())
+        return loop_thread.name
+
+    with testclient.TestClient(app) as client:
+        assert client.post("/v1/embeddings", json={"input": TEXTS}).json()["usage"]["total_tokens"] == 9
+        computing = set(threads)
+        assert computing and client.get("/loop").json() not in {thread.name for thread in computing}
+
+
+@pytest.mark.parametrize("sent", ["", "POST /similarity HTTP/1.1\r\nHost: x\r\n", f"{HEAD}Content-Length: 9\r\n\r\n{{"])
+def test_slow_connections_end(sent, monkeypatch):
+    """Fails if a client that never finishes its request keeps its connection for ever."""
+    uvicorn = pytest.importorskip("uvicorn")
+    monkeypatch.setattr(serve, "PATIENCE", 0.2)
+    model = SimpleNamespace(max_length=8)
+
+    async def ask():
+        config = uvicorn.Config(build("model", model, model), port=0, http=serve.protocol(), log_level="error")
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent.encode())
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        server.should_exit = True
+        await task
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_too_much_work(client):
+    """Fails if a short request may ask for the longest query with each of two thousand texts."""
+    answer = client.post("/rerank", json={"query": "好" * 20_000, "texts": ["好"] * 2048})
+    assert answer.status_code == 422 and "40,962,048" in answer.json()["error"]["message"]
 
 
 def test_clients_share_a_batch(models):
@@ -120,6 +194,8 @@ def test_clients_share_a_batch(models):
     sizes = []
 
     class Slow:
+        max_length = 8
+
         def similarity(self, first, second):
             sizes.append(len(first))
             time.sleep(0.2)
@@ -143,20 +219,75 @@ def test_clients_share_a_batch(models):
     assert sum(sizes) == 8 and len(sizes) < 8
 
 
-def test_a_client_that_has_gone():
-    """Fails if the results of a client that has gone are given to the next one."""
+class Client:
+    """What `Batches` asks of a request."""
+
+    def __init__(self, gone=False):
+        self.gone = gone
+
+    async def is_disconnected(self):
+        return self.gone
+
+
+def answers(batches: Batches, *requests, gone=()) -> list:
+    """What each of several lists of things gets that are asked at once; `gone` are those whose client has left."""
 
     async def ask():
-        batches = Batches(lambda things: [10 * thing for thing in things])
-        gone, waiting = (asyncio.ensure_future(batches.results(things)) for things in ([1, 2], [3]))
+        asked = [asyncio.ensure_future(batches.results(things, Client())) for things in requests]
         await asyncio.sleep(0)
-        gone.cancel()
+        for number in gone:
+            asked[number].cancel()
         task = asyncio.create_task(batches.run())
-        answer = await waiting
+        results = await asyncio.gather(*asked, return_exceptions=True)
         task.cancel()
-        return answer
+        return results
 
-    assert asyncio.run(ask()) == [30]
+    return asyncio.run(ask())
+
+
+def test_a_client_that_has_gone():
+    """Fails if something is computed for a client that has gone, or its results are given to the next one."""
+    computed = []
+
+    def compute(things):
+        computed.extend(things)
+        return [2 * thing for thing in things]
+
+    gone, answer = answers(Batches(compute, 8), ["a", "b"], ["c"], gone=[0])
+    assert isinstance(gone, asyncio.CancelledError) and answer == ["cc"] and computed == ["c"]
+
+    async def leave():
+        await Batches(compute, 8).results(["d"], Client(gone=True))
+
+    with pytest.raises(ConnectionAbortedError):
+        asyncio.run(leave())
+
+
+def test_a_small_request_does_not_wait_for_large_ones():
+    """Fails if a text waits for more than two slices while thousands of others are asked for."""
+    slices = []
+
+    def compute(things):
+        slices.append(things)
+        return things
+
+    large = [[f"{number}{place}" for place in range(1500)] for number in "abc"]
+    results = answers(Batches(compute, 100), *large, ["small"])
+    assert results == [*large, ["small"]]
+    assert any("small" in things for things in slices[:2]) and len(slices) > 4
+    assert max(map(len, slices)) <= 1024
+
+
+def test_a_text_that_fails():
+    """Fails if the error of one request's text is the answer to those that were computed with it."""
+
+    def compute(things):
+        if "bad" in things:
+            raise ValueError("bad")
+        return things
+
+    failed, answer = answers(Batches(compute, 8), ["good", "bad"], ["good"])
+    assert isinstance(failed, ValueError) and answer == ["good"]
 
 
 @pytest.mark.slow

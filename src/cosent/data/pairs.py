@@ -18,7 +18,7 @@ import torch
 from cosent.compute.devices import run_tokenizer
 from cosent.data.corpus import labels_of
 from cosent.data.manifest import COLUMNS
-from cosent.errors import InputError
+from cosent.data.tokens import read_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +45,8 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
         `input_ids`; `first_tokens`, how many of them have segment id 0 (all, if the tokenizer has no segments);
         `truncated`, whether the pair was cut.
     """
-    options = {"truncation": "longest_first", "max_length": max_length, "return_attention_mask": False}
-    pairs = run_tokenizer(tokenizer, *prefixed(batch, prefixes), **options)
-    first_tokens = [len(ids) for ids in pairs["input_ids"]]
-    for row, segments in enumerate(pairs.get("token_type_ids", [])):
-        first_tokens[row] = len(segments) - sum(segments)
-        if segments != [0] * first_tokens[row] + [1] * sum(segments):
-            raise InputError(f"Segment ids {segments}: expected zeros before ones. Pass --segment_ids zero.")
-    truncated = [bool(row.overflowing) for row in pairs.encodings]
-    return {"input_ids": pairs["input_ids"], "first_tokens": first_tokens, "truncated": truncated}
+    first, second = prefixed(batch, prefixes)
+    return read_pairs(tokenizer, first, second, max_length)
 
 
 def prefixed(batch: dict, prefixes: Prefixes) -> list[list[str]]:

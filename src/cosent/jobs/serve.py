@@ -13,13 +13,17 @@ import asyncio
 import base64
 import os
 import secrets
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+import numpy as np
 
 from cosent.cli import option, run
 from cosent.data.formats import is_blank
@@ -30,8 +34,11 @@ from cosent.search.differences import collisions
 
 KEY_VARIABLE = "COSENT_API_KEY"
 MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES = 2048, 20_000, 8 * 2**20  # of a request; of a text; of a request
-BATCH = 1024  # texts or pairs computed at a time
+MOST_PAIRED = 4 * 2**20  # characters of all pairs of a request, of which the query of /rerank is in each
+BATCH, SLICE = 1024, 0.3  # texts or pairs computed at a time, and about how many seconds that takes
 WAITING = 256  # requests; one more is answered with 503
+PATIENCE = 30  # seconds: a client that sends or reads nothing whole for so long is cut off
+GRACE = 5  # seconds for the requests that are being computed at SIGTERM
 
 
 @dataclass(kw_only=True)
@@ -46,8 +53,9 @@ class ServeArguments(Int8, ModelSource):
 def main(args: ServeArguments) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise InputError("cosent serve needs FastAPI and uvicorn. Run pip install -e '.[serve]'.")
+    key = key_of(os.environ.get(KEY_VARIABLE))  # before imports that take seconds
     for model in filter(None, (args.model, args.rerank)):
-        resolve(model)  # before imports that take seconds
+        resolve(model)
     import uvicorn
 
     from cosent.evaluation.calibration import Calibration, DecisionRule
@@ -68,42 +76,121 @@ def main(args: ServeArguments) -> None:
         calibration = Calibration(**saved["calibration"])
         rules = {saved["corpus"]: DecisionRule(saved["corpus"], saved["threshold"], calibration)}
     rule = choose_rule(rules, None, args.model)
-    app = build(args.model, models[0], models[-1], rule, os.environ.get(KEY_VARIABLE))
-    uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False)
+    app = build(args.model, models[0], models[-1], rule, key)
+    limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
+    uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
+
+
+def key_of(value: str | None) -> str | None:
+    """The key, None if the variable is not set; spaces around it, which no header carries, are not part of it."""
+    key = value if value is None else value.strip()
+    if key is not None and not (key and key.isascii() and key.isprintable()):
+        raise InputError(f"{KEY_VARIABLE} is empty or holds other characters than ASCII. Unset it, or set another key.")
+    return key
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request in the queue."""
+
+    things: list
+    future: asyncio.Future
+    taken: int = 0  # things that are or were computed
+    results: list = field(default_factory=list)
 
 
 class Batches:
-    """Computes what is asked at a time in one call of `compute`, in a thread; requests pile up meanwhile."""
+    """Computes in a thread what requests wait for, all of them in turn, by slices of about `SLICE` seconds.
 
-    def __init__(self, compute: Callable[[list], Iterable]):
-        self.compute = compute  # a list of things -> a result for each
-        self.waiting: asyncio.Queue[tuple[list, asyncio.Future]] = asyncio.Queue(WAITING)
+    So a small request waits for one or two slices, however large its neighbours are, and nothing is computed for a
+    client that has gone. Requests that wait together are computed in one call of `compute`.
 
-    async def results(self, things: list) -> list:
-        """The results of things; `asyncio.QueueFull` if too many requests wait."""
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.put_nowait((things, future))
-        return await future
+    Args:
+        compute: a list of things, texts or pairs of them -> a result for each.
+        longest: tokens that the model reads of a thing, a bound of its work.
+    """
+
+    def __init__(self, compute: Callable[[list], Iterable], longest: int):
+        self.compute, self.longest = compute, longest
+        self.waiting: deque[Asked] = deque()
+        self.arrived = asyncio.Event()
+        self.room = 2048.0  # work of the next slice, as `work` counts it
+
+    async def results(self, things: list, request) -> list:
+        """The results of things; `asyncio.QueueFull` if too many requests wait, `ConnectionError` without a client."""
+        if len(self.waiting) >= WAITING:
+            raise asyncio.QueueFull
+        asked = Asked(things, asyncio.get_running_loop().create_future())
+        self.waiting.append(asked)
+        self.arrived.set()
+        try:
+            while not (await asyncio.wait([asked.future], timeout=0.5))[0]:
+                if await request.is_disconnected():
+                    raise ConnectionAbortedError
+            return asked.future.result()
+        finally:
+            asked.future.cancel()  # if nobody waits for it any more
 
     async def run(self) -> None:
         """Answers requests for ever."""
         while True:
-            requests = [await self.waiting.get()]
-            while not self.waiting.empty() and sum(len(things) for things, _ in requests) < BATCH:
-                requests.append(self.waiting.get_nowait())
-            failure = None
-            try:
-                results = iter(await asyncio.to_thread(self.compute, [one for things, _ in requests for one in things]))
-            except Exception as error:
-                results, failure = iter(()), error
-            for things, future in requests:
-                own = list(islice(results, len(things)))  # taken in any case: what follows is of the next request
-                if future.done():  # the client has gone
-                    continue
-                if failure is None:
-                    future.set_result(own)
-                else:
-                    future.set_exception(failure)
+            if not (shares := self.next_slice()):
+                self.arrived.clear()
+                await self.arrived.wait()
+                continue
+            started = time.monotonic()
+            await self.answer(shares)
+            rate = sum(self.work(thing) for _, things in shares for thing in things) / (time.monotonic() - started)
+            self.room = min(max(rate * SLICE, self.room / 4), self.room * 4)
+
+    def work(self, thing: str | tuple) -> int:
+        """What a text or a pair costs: about as many tokens as the model reads, and a few for the rest."""
+        return 16 + min(sum(map(len, (thing,) if isinstance(thing, str) else thing)), self.longest)
+
+    def next_slice(self) -> list[tuple[Asked, list]]:
+        """What is computed next: of each request an equal share, and more where others leave room."""
+        shares: list[tuple[Asked, list]] = []
+        room, count, share = self.room, 0, self.room / max(1, len(self.waiting))
+        while self.waiting and room > 0 and count < BATCH:
+            asked = self.waiting.popleft()
+            if asked.future.done():
+                continue
+            start, end = asked.taken, room - min(share, room)
+            while room > end and asked.taken < len(asked.things) and count < BATCH:
+                room -= self.work(asked.things[asked.taken])
+                asked.taken, count = asked.taken + 1, count + 1
+            shares.append((asked, asked.things[start : asked.taken]))
+            if asked.taken < len(asked.things):
+                self.waiting.append(asked)
+        return shares
+
+    async def answer(self, shares: list[tuple[Asked, list]]) -> None:
+        """Computes a slice; if that fails, each request's part alone, which fails no other."""
+        try:
+            results = iter(await asyncio.to_thread(self.compute, [thing for _, things in shares for thing in things]))
+        except Exception as error:
+            if len(shares) > 1:
+                for share in shares:
+                    await self.answer([share])
+            elif not shares[0][0].future.done():
+                shares[0][0].future.set_exception(error)
+            return
+        for asked, things in shares:
+            asked.results += islice(results, len(things))
+            if len(asked.results) == len(asked.things) and not asked.future.done():
+                asked.future.set_result(asked.results)
+
+
+def vectors_by(model) -> Callable[[list], list]:
+    """A function of texts: the unit vector of each, and how many tokens the model read of it."""
+
+    def compute(texts: list) -> list[tuple[np.ndarray, int]]:
+        vectors = model.encode(texts, normalize_embeddings=True).astype("<f4")
+        if not np.isfinite(vectors).all():
+            raise ValueError("the model returns nan or inf")
+        return list(zip(vectors, map(len, model.token_ids(texts)), strict=True))
+
+    return compute
 
 
 def scores_by(model) -> Callable[[list], list]:
@@ -123,6 +210,31 @@ def not_blank(text: str) -> str:
     return text
 
 
+def protocol() -> type[asyncio.Protocol]:
+    """uvicorn's protocol for a connection, which ends if it waits for the client for `PATIENCE` to twice as long."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Patient(H11Protocol):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            self.next_check = self.loop.call_later(PATIENCE, self.check, None)
+
+        def connection_lost(self, exc):
+            self.next_check.cancel()
+            super().connection_lost(exc)
+
+        def check(self, before):
+            """Ends the connection if it still waits for the same request, or for the same bytes to be read."""
+            unread = self.transport.get_write_buffer_size()
+            computing = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+            now = None if computing and not unread else (self.cycle, unread)
+            if now is not None and now == before:
+                self.transport.abort()
+            self.next_check = self.loop.call_later(PATIENCE, self.check, now)
+
+    return Patient
+
+
 def build(name: str, model, reranker, rule=None, key: str | None = None):
     """The FastAPI application.
 
@@ -132,10 +244,11 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         rule: the `DecisionRule` of `/similarity`.
         key: token that requests need.
     """
-    from fastapi import Depends, FastAPI, Request
+    from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
+    from fastapi.responses import JSONResponse, Response
     from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+    from pydantic_core import to_json
     from starlette.exceptions import HTTPException
 
     Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(not_blank)]
@@ -157,9 +270,9 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         pairs: Annotated[list[tuple[Text, Text]], Field(min_length=1, max_length=MOST_TEXTS)]
 
     width = getattr(model, "embedding_dimension", None)
-    embeddings = Batches(lambda texts: model.encode(texts, normalize_embeddings=True)) if width else None
-    similarities = Batches(scores_by(model))
-    reranking = similarities if reranker is model else Batches(scores_by(reranker))
+    embeddings = Batches(vectors_by(model), model.max_length) if width else None
+    similarities = Batches(scores_by(model), model.max_length)
+    reranking = similarities if reranker is model else Batches(scores_by(reranker), reranker.max_length)
 
     @asynccontextmanager
     async def lifespan(app):
@@ -170,20 +283,21 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
             with suppress(asyncio.CancelledError):
                 await task
 
-    def authorised(request: Request) -> None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if key is not None and not secrets.compare_digest(given.encode(), key.encode()):
-            raise HTTPException(401, "the bearer token is missing or wrong")
-
     app = FastAPI(title="cosent", lifespan=lifespan, docs_url=None, redoc_url=None)
-    protected: dict[str, Any] = {"dependencies": [Depends(authorised)]}
-    app.add_middleware(LimitedBody)
 
     def refusal(status: int, message: str, field: str | None = None, headers=None):
         """An error in OpenAI's shape, whose clients show the message."""
         kind = "invalid_request_error" if status < 500 else "server_error"
         error = {"message": message, "type": kind, "param": field, "code": status}
         return JSONResponse({"error": error}, status, headers)
+
+    def unauthorised(headers) -> Any:
+        """A refusal if a request has not the key."""
+        given = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
+        right = key is None or secrets.compare_digest(given, key.encode())
+        return None if right else refusal(401, "the bearer token is missing or wrong")
+
+    app.add_middleware(Gate, unauthorised=unauthorised)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request, error):  # without the input, which may not even be UTF-8
@@ -200,45 +314,56 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         lambda request, error: refusal(503, f"{WAITING} requests are waiting already; try again")
     )
 
+    app.exception_handler(ConnectionAbortedError)(lambda request, error: refusal(499, "the client has gone"))
+
     @app.get("/health")
     async def health():
         return {"status": "ok", "model": name}
 
-    @app.post("/v1/embeddings", **protected)
-    async def embed(asked: Embeddings):
+    @app.post("/v1/embeddings")
+    async def embed(asked: Embeddings, request: Request):
         if embeddings is None:
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
         if asked.dimensions not in (None, width):
             raise HTTPException(422, f"dimensions: this model has {width}")
-        vectors = [vector.astype("<f4") for vector in await embeddings.results(asked.input)]
-        if asked.encoding_format == "base64":
-            shown = [base64.b64encode(vector.tobytes()).decode("ascii") for vector in vectors]
-        else:
-            shown = [vector.tolist() for vector in vectors]
-        tokens = sum(map(model.count_tokens, asked.input))
-        return {
-            "object": "list",
-            "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(shown)],
-            "model": name,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+        results = await embeddings.results(asked.input, request)
+        return Response(
+            await asyncio.to_thread(embedded, results, asked.encoding_format), media_type="application/json"
+        )
 
-    @app.post("/rerank", **protected)
-    @app.post("/v1/rerank", **protected)
-    async def rerank(asked: Rerank):
+    def embedded(results: list[tuple[np.ndarray, int]], form: str) -> bytes:
+        vectors, tokens = zip(*results, strict=True)
+        shown = [base64.b64encode(one.tobytes()).decode() if form == "base64" else one.tolist() for one in vectors]
+        data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(shown)]
+        usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(tokens))
+        return to_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+    def paired(pairs: list) -> list:
+        """The pairs, unless they are too much work together."""
+        if (characters := sum(len(one) + len(other) for one, other in pairs)) > MOST_PAIRED:
+            raise HTTPException(
+                422, f"the pairs have {characters:,} characters, at most {MOST_PAIRED:,}; send fewer at a time"
+            )
+        return pairs
+
+    @app.post("/rerank")
+    @app.post("/v1/rerank")
+    async def rerank(asked: Rerank, request: Request):
         texts = asked.texts or asked.documents
         if texts is None or (asked.texts and asked.documents):
             raise HTTPException(422, "give texts (as TEI has it) or documents (as Jina and Cohere have it)")
-        scores, same = zip(*await reranking.results([(asked.query, text) for text in texts]), strict=True)
+        scores, same = zip(
+            *await reranking.results(paired([(asked.query, text) for text in texts]), request), strict=True
+        )
         order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n]
         key = "score" if asked.texts else "relevance_score"
         notes = [{"token_collision": True} if one else {} for one in same]
         results = [{"index": index, key: scores[index]} | notes[index] for index in order]
         return results if asked.texts else {"model": name, "results": results}
 
-    @app.post("/similarity", **protected)
-    async def similarity(asked: Similarity):
-        scores, same = zip(*await similarities.results(asked.pairs), strict=True)
+    @app.post("/similarity")
+    async def similarity(asked: Similarity, request: Request):
+        scores, same = zip(*await similarities.results(paired(asked.pairs), request), strict=True)
         answer = {"model": name, "scores": scores, "token_collisions": same}
         if rule is None:
             return answer
@@ -252,15 +377,19 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
     return app
 
 
-class LimitedBody:
-    """Middleware that refuses a body of more than `MOST_BYTES`, whatever its header says."""
+class Gate:
+    """Middleware that reads nothing of a request without the key, and no body of more than `MOST_BYTES`."""
 
-    def __init__(self, app):
-        self.app = app
+    def __init__(self, app, unauthorised):
+        self.app, self.unauthorised = app, unauthorised
 
     async def __call__(self, scope, receive, send):
         from starlette.exceptions import HTTPException
 
+        if scope["type"] != "http":  # the start and the end of the server
+            return await self.app(scope, receive, send)
+        if scope["path"] != "/health" and (refusal := self.unauthorised(dict(scope["headers"]))):
+            return await refusal(scope, receive, send)
         size = 0
 
         async def limited():

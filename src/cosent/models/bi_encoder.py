@@ -17,6 +17,7 @@ from cosent.compute.devices import run_tokenizer
 from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
 from cosent.data.formats import is_blank
 from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated
+from cosent.data.tokens import read_texts
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines, principal_directions
@@ -87,8 +88,7 @@ class TextModel(nn.Module):
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
         """What it reads of each text: two of equal ids are one to it."""
-        options = {"truncation": self.room is not None, "max_length": self.room, "verbose": False}
-        return run_tokenizer(self.tokenizer, texts, return_attention_mask=False, **options)["input_ids"]
+        return read_texts(self.tokenizer, texts, self.room)[0]
 
     def prefix(self, prompt: str) -> str:
         """The prompt itself, if it leaves room for a sentence."""

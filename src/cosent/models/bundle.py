@@ -42,9 +42,10 @@ class Bundle:
         """Width of a vector; None for a cross-encoder."""
         return self.settings["embedding_dimension"]
 
-    def count_tokens(self, text):
-        """Tokens of a text without special ones."""
-        return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+    @property
+    def max_length(self):
+        """Most tokens of a text, or of a pair, that it reads."""
+        return self.settings["max_length"]
 
     def token_ids(self, texts):
         """What the model reads of each text, of a pair of long ones half of each: two of equal ids are one to it."""

@@ -17,6 +17,7 @@ from cosent.compute.distributed import evaluating, gather_object, rank, world_si
 from cosent.compute.onednn import onednn_linears
 from cosent.data.collators import JoinedPairCollator
 from cosent.data.pairs import NO_PREFIXES, Prefixes, tokenize_joined
+from cosent.data.tokens import read_texts
 from cosent.errors import InputError
 from cosent.models.lookup import Characters, LookupModel
 
@@ -196,20 +197,12 @@ def best_of_windows(encoder, first: list[str], second: list[str], sides: tuple[s
 
 
 def tokenize(encoder: nn.Module, sentences: list[str]) -> TokenizedSentences:
-    """Tokenises all sentences in one call, which the tokenizer spreads over the cores, and sorts them by length."""
-    options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-    ids = run_tokenizer(encoder.tokenizer, sentences, **options)["input_ids"]
+    """Tokenises sentences, on all cores, and sorts them by length."""
+    ids, truncated = read_texts(encoder.tokenizer, sentences, encoder.max_length)
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    truncated = lengths > encoder.max_length
-    too_long = truncated.nonzero()[0]
-    if len(too_long):
-        options |= {"truncation": True, "max_length": encoder.max_length}
-        cut = run_tokenizer(encoder.tokenizer, [sentences[i] for i in too_long], **options)["input_ids"]
-        for position, kept in zip(too_long, cut, strict=True):
-            ids[position], lengths[position] = kept, len(kept)
     order = np.argsort(-lengths, kind="stable")
     flat = np.fromiter(chain.from_iterable(ids[i] for i in order), np.int64, int(lengths.sum()))
-    return TokenizedSentences(flat, lengths[order], order, truncated)
+    return TokenizedSentences(flat, lengths[order], order, np.array(truncated, dtype=bool))
 
 
 @torch.inference_mode()
