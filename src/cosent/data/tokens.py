@@ -120,7 +120,7 @@ def read_pairs(tokenizer, first: Sequence[str], second: Sequence[str], max_lengt
     text = sample(found)
     encoded = run_tokenizer(tokenizer, [text], [text], return_attention_mask=False, verbose=False)
     row = encoded.encodings[0]
-    before, between, after, *_ = [*frame(row), [], []]
+    before, between, after = (frame(row) + [[], []])[:3]
     segments = encoded.get("token_type_ids", [[0] * len(row)])[0]
     zeros = segments.count(0)
     if segments != [0] * zeros + [1] * (len(segments) - zeros):
