@@ -9,7 +9,12 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import numpy as np
 import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
 from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder, load_model
@@ -18,7 +23,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.modules import note_of_pooling
 from cosent.models.student import Student
 from lab.pretraining.model import initial_model
-from tests.support.families import save_family
+from tests.support.families import FAMILIES, random_family, save_family
 
 TOWERS = {"bi_encoder": SentenceEncoder, "cross_encoder": CrossEncoder, "student": Student}
 LOADERS = {name: tower.from_pretrained for name, tower in TOWERS.items()}
@@ -185,7 +190,7 @@ def test_a_model_that_needs_code_is_refused_by_name(model, load, code, words):
 
 def test_weights_for_foreign_code_are_no_weights(model):
     """Fails if a BERT that its own code turns into another model (Jina v2) is loaded with random layers."""
-    with pytest.raises(InputError, match="needs code of its own.*transformers' bert lacks"):
+    with pytest.raises(InputError, match="needs code of its own.*lacks 16 weights .* of transformers' bert"):
         SentenceEncoder.from_pretrained(model(auto_map=OWN, num_hidden_layers=3))
 
 
@@ -203,3 +208,124 @@ def test_a_tokenizer_that_needs_code_is_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
     with pytest.raises(InputError, match="tokenizer of .* needs its own code"):
         SentenceEncoder.from_pretrained(str(tmp_path))
+
+
+HEADS = {
+    AutoModelForMaskedLM: (
+        "bert",
+        "albert",
+        "roberta",
+        "xlm-roberta",
+        "modernbert",
+        "deberta-v2",
+        "electra",
+        "distilbert",
+    ),
+    AutoModelForPreTraining: ("bert", "albert", "electra"),
+    AutoModelForCausalLM: ("qwen3", "llama"),
+    transformers.AutoModelForQuestionAnswering: ("bert", "mpnet"),
+}
+
+
+@pytest.mark.parametrize(("auto", "name"), [(auto, name) for auto, names in HEADS.items() for name in names])
+def test_the_head_of_another_task_is_left_aside(auto, name, tmp_path):
+    """Fails if a published encoder is refused since its weights have a head that vectors do not need, or buffers of
+    an older transformers, or since they lack a pooler."""
+    backbone = random_family(name)
+    model = auto.from_config(backbone.config)
+    own = getattr(model, model.base_model_prefix)
+    own.load_state_dict(backbone.state_dict(), strict=False)
+    weights = model.state_dict()
+    older = {f"{model.base_model_prefix}.embeddings.position_ids": torch.arange(8)[None]}
+    model.save_pretrained(tmp_path, state_dict=weights | (older if name in ("bert", "xlm-roberta") else {}))
+    FAMILIES[name].tokenizer().save_pretrained(tmp_path)
+    loaded = SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean")
+    for weight_name, weight in loaded.backbone.state_dict().items():
+        torch.testing.assert_close(weight, own.state_dict()[weight_name])
+
+
+def edit(name: str, **changes):
+    """A change of a JSON file of a folder."""
+
+    def change(folder) -> None:
+        content = json.loads((folder / name).read_text())
+        content |= changes
+        (folder / name).write_text(json.dumps(content))
+
+    return change
+
+
+def rename_weights(folder, rename, name="model.safetensors") -> None:
+    """Saves weights under other names, without those that are renamed to None."""
+    weights = {rename(name): weight for name, weight in load_file(folder / name).items()}
+    weights.pop(None, None)
+    save_file(weights, folder / name, {"format": "pt"})
+
+
+def larger_vocabulary(folder) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"]["北京"] = 10**6
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+DAMAGES = {
+    "no vocabulary": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json, or another vocabulary"),
+    "fewer layers": (edit("config.json", num_hidden_layers=1), "model.safetensors holds 16 weights"),
+    "more layers": (edit("config.json", num_hidden_layers=3), "model.safetensors lacks 16 weights"),
+    "a weight": (
+        lambda folder: rename_weights(folder, lambda name: None if "word_emb" in name else name),
+        r"model.safetensors lacks 1 weights \(embeddings.word_embeddings.weight\)",
+    ),
+    "other names": (lambda folder: rename_weights(folder, "student.{}".format), "model.safetensors lacks 37 weights"),
+    "no pooling": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json.* is missing"),
+    "no dense": (lambda folder: (folder / "2_Dense/config.json").unlink(), "2_Dense/config.json.* is missing"),
+    "no weights of dense": (
+        lambda folder: (folder / "2_Dense/model.safetensors").unlink(),
+        "2_Dense has other weights",
+    ),
+    "a larger vocabulary": (larger_vocabulary, r"tokenizer.json has tokens up to number 1000000.*embeds 6000"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES.values(), ids=DAMAGES)
+def test_a_folder_of_others_that_is_not_whole(start, tmp_path, damage, words):
+    """Fails if what modules.json and config.json name may be missing, and other scores come without a word."""
+    folder = shutil.copytree(start, tmp_path / "model")
+    load_model(str(folder))
+    damage(folder)
+    with pytest.raises(InputError, match=words):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc", "1_Pooling/../1_Pooling", "\0", "x" * 5000, None, 5])
+def test_modules_lie_in_the_folder(start, tmp_path, path):
+    """Fails if a model is put together of files from elsewhere, or a module is left out without a word."""
+    folder = shutil.copytree(start, tmp_path / "model")
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(InputError, match="modules.json"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+@pytest.mark.parametrize("kind", ["tiny_bi", "tiny_cross", "tiny_student"])
+def test_weights_of_a_wrapped_module(request, tmp_path, prefix, kind):
+    """Fails if weights of torch.compile or DistributedDataParallel leave a model at random, or are saved so again."""
+    load = Student.from_pretrained if kind == "tiny_student" else load_model
+    folder = shutil.copytree(request.getfixturevalue(kind), tmp_path / "model")
+    expected = load(str(folder)).similarity(["怎么还款"], ["如何还款"])
+    for file in folder.rglob("*.safetensors"):
+        rename_weights(file.parent, lambda name: f"{prefix}{name}")
+    loaded = load(str(folder))
+    np.testing.assert_array_equal(loaded.similarity(["怎么还款"], ["如何还款"]), expected)
+    loaded.save_pretrained(tmp_path / "again")
+    assert not [name for name in load_file(tmp_path / "again/model.safetensors") if name.startswith(prefix)]
+
+
+def test_a_cross_encoder_without_its_head(tiny_cross, tmp_path):
+    """Fails if a classifier whose head was lost scores at random."""
+    folder = shutil.copytree(tiny_cross, tmp_path / "model")
+    rename_weights(folder, lambda name: None if name.startswith("classifier.") else name)
+    with pytest.raises(InputError, match=r"model.safetensors lacks 2 weights \(classifier.bias, classifier.weight\)"):
+        load_model(str(folder))

@@ -234,7 +234,7 @@ class SentenceEncoder(TextModel):
         with missing_models(model_name_or_path):
             changes |= dropout_changes(path, dropout)
             backbone, unused = load_backbone(path, seed, **changes)
-            tokenizer = load_tokenizer(path)
+            tokenizer = load_tokenizer(path, backbone)
         pool, after_pooling = load_modules(path, backbone.config.hidden_size, pooling, seed)
         check_architecture(backbone, tokenizer, pool.mode)
         encoder = cls(backbone, tokenizer, pool, after_pooling)

@@ -163,9 +163,9 @@ class CrossEncoder(TextModel):
         elif not has_head:
             logger.warning("%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path)
         with missing_models(model_name_or_path):
-            model, _ = load_seeded(AutoModelForSequenceClassification, path, seed, **changes)
+            model, _ = load_seeded(AutoModelForSequenceClassification, path, seed, has_head, **changes)
             options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
-            tokenizer = load_tokenizer(path, **options)
+            tokenizer = load_tokenizer(path, model, **options)
         if num_labels is not None:
             name_classes(model.config)
         if "score" in dict(model.named_children()):  # transformers' name of the head of decoders

@@ -29,6 +29,7 @@ WEIGHTS_AND_TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
 )
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
+MODULE_FOLDER = re.compile(r"\d+_\w+")  # of a module after the backbone
 THEIRS = "sentence_transformers.models."
 # Keys of sentence-transformers' `Pooling` up to 5.3, which all versions read and which TEI and vLLM require.
 MODE_KEYS = {
@@ -83,7 +84,7 @@ def remove_model(folder: str | Path) -> None:
 def remove_modules(folder: str | Path) -> None:
     """Removes from a folder the modules of an earlier bi-encoder and what is said about them, and its seal."""
     for module in read_json(str(folder), MODULES) or []:
-        if re.fullmatch(r"\d+_\w+", module["path"]):
+        if MODULE_FOLDER.fullmatch(module["path"]):
             shutil.rmtree(Path(folder, module["path"]), ignore_errors=True)
     for name in (MODULES, SETTINGS, TRANSFORMER_CONFIG, SEAL):
         Path(folder, name).unlink(missing_ok=True)
@@ -108,16 +109,25 @@ def is_cross_encoder(path: str) -> bool:
     return architectures[0].endswith("ForSequenceClassification")
 
 
+# In front of the names of weights that were saved from a compiled module, or one of DistributedDataParallel.
+PREFIX = re.compile(r"(module\.|_orig_mod\.)+")
+
+
+def weights_file(path: str, folder: str = "") -> str:
+    """The file of the weights of a checkpoint, or of a module in one of its folders; the folder if there is none."""
+    places = (f"{folder}/{name}".lstrip("/") for name in (WEIGHTS, "pytorch_model.bin"))
+    return next((file for place in places if (file := find_file(path, place)) is not None), str(Path(path, folder)))
+
+
 def read_weights(path: str, folder: str = "") -> dict[str, torch.Tensor]:
     """The weights of a checkpoint, or of a module in one of its folders; empty if there are none, or several files."""
-    if (file := find_file(path, f"{folder}/{WEIGHTS}".lstrip("/"))) is not None:
-        with reading(file):
-            return load_file(file)
-    file = find_file(path, f"{folder}/pytorch_model.bin".lstrip("/"))
-    if file is None:
+    file = weights_file(path, folder)
+    if not file.endswith((".safetensors", ".bin")):
         return {}
     with reading(file, RuntimeError):
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        safe = file.endswith(".safetensors")
+        weights = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        return {PREFIX.sub("", name, count=1) if PREFIX.match(name) else name: one for name, one in weights.items()}
 
 
 def write_json(path: Path, content: dict | list) -> None:

@@ -19,7 +19,7 @@ from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError, reading
 from cosent.models import lookup  # noqa: F401, registers the architecture
-from cosent.models.folder import read_json
+from cosent.models.folder import PREFIX, read_json, read_weights, weights_file
 
 logger = logging.getLogger(__name__)
 
@@ -121,15 +121,24 @@ def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, di
     return backbone, {} if missing & pooler.keys() else pooler
 
 
-def load_seeded(auto_class: Any, path: str, seed: int, **config_changes) -> tuple[nn.Module, set[str]]:
-    """Loads a model in float32, and the names of missing weights, which start from `seed`; logs those of no head."""
+def load_seeded(
+    auto_class: Any, path: str, seed: int, whole: bool = False, **config_changes
+) -> tuple[nn.Module, set[str]]:
+    """Loads a model in float32, and the names of missing weights of its head, which start from `seed`.
+
+    Weights of the backbone that are missing, or that it has no place for, are an error, as is with `whole` a missing
+    head. Left-over heads are normal.
+    """
     config = load_config(path)
     if getattr(config, "is_decoder", False):  # RoFormer-Sim: attention would be causal
         config_changes["is_decoder"] = False
     with quiet_transformers(), seeded(seed):
-        model, report = auto_class.from_pretrained(
-            path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **config_changes
-        )
+        options = {"dtype": torch.float32, "output_loading_info": True, **config_changes}
+        model, report = auto_class.from_pretrained(path, trust_remote_code=False, **options)
+        if any(PREFIX.match(name) for name in report["unexpected_keys"]):
+            model, report = type(model).from_pretrained(
+                None, config=model.config, state_dict=read_weights(path), **options
+            )
     if config_changes.get("quantization_config") is not None:  # saved models hold plain weights
         model.hf_quantizer, model.is_quantized = None, False
         del model.config.quantization_config
@@ -137,21 +146,31 @@ def load_seeded(auto_class: Any, path: str, seed: int, **config_changes) -> tupl
     if comes_with_code:  # nobody who loads the saved folder shall be asked to run it
         del model.config.auto_map
     freeze_sines(model)
+    missing = report["missing_keys"] | {name for name, *_ in report["mismatched_keys"]}
     inner = "" if model.base_model is model else f"{model.base_model_prefix}."
-    fresh = sorted(key for key in report["missing_keys"] if key.startswith(inner) and ".pooler." not in f".{key}")
-    if fresh:
-        missing = f"{len(fresh)} weights of its architecture ({', '.join(fresh[:3])} ...)"
+    fresh = [name for name in missing if whole or (name.startswith(inner) and ".pooler." not in f".{name}")]
+    places = {name for name, _ in model.base_model.named_children()} - {"pooler"}
+    left = [name for name in report["unexpected_keys"] if name.removeprefix(inner).partition(".")[0] in places]
+    if fresh or left:
+        fault = f"lacks {in_short(fresh)} of" if fresh else f"holds {in_short(left)} beyond"
         if comes_with_code:
             raise InputError(
-                f"{path} needs code of its own, which is never run: transformers' {config.model_type} lacks {missing}. "
-                "Look for a converted copy."
+                f"{path} needs code of its own, which is never run: its folder {fault} transformers' "
+                f"{config.model_type}. Look for a converted copy."
             )
-        logger.warning("%s lacks %s, which start at random (seed %d).", path, missing, seed)
-    return model, set(report["missing_keys"])
+        raise InputError(f"{weights_file(path)} {fault} the model of config.json. Copy or download both again.")
+    return model, missing
 
 
-def load_tokenizer(path: str, **options):
+def in_short(names: list[str]) -> str:
+    """The number of weights, and a few of their names."""
+    return f"{len(names)} weights ({', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''})"
+
+
+def load_tokenizer(path: str, model: nn.Module | None = None, **options):
     """Loads the tokenizer of a folder; one without a padding token pads with the token that ends a text.
+
+    It has a vocabulary, and the `model` an embedding of each of its tokens.
 
     A published RoFormer with a vocabulary of characters gets BERT's: without words, cutting text into words by
     `rjieba` first, as `RoFormerTokenizer` does, changes nothing.
@@ -162,6 +181,14 @@ def load_tokenizer(path: str, **options):
         tokenizer = BertTokenizer.from_pretrained(path, **options)
         if any(len(token) > 1 and all("一" <= character <= "鿿" for character in token) for token in tokenizer.vocab):
             raise InputError(f"{path} has a vocabulary of words, which needs rjieba: pip install rjieba.") from error
+    if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):
+        raise InputError(f"{path}/tokenizer.json, or another vocabulary, is missing. Copy the whole folder.")
+    if model is not None:
+        rows, last = len(model.get_input_embeddings().weight), max(tokenizer.get_vocab().values())
+        if last >= rows:
+            raise InputError(
+                f"{path}/tokenizer.json has tokens up to number {last}, and the model embeds {rows}. Copy both again."
+            )
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise InputError(f"The tokenizer of {path} has no padding token. Set one in tokenizer_config.json.")

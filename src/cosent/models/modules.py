@@ -11,9 +11,10 @@ from tokenizers.normalizers import Lowercase, Sequence
 from torch import nn
 
 from cosent.compute.distributed import seeded
-from cosent.errors import InputError
+from cosent.errors import InputError, reading
 from cosent.models.folder import (
     MODE_KEYS,
+    MODULE_FOLDER,
     MODULES,
     SETTINGS,
     TRANSFORMER_CONFIG,
@@ -171,11 +172,18 @@ def read_saved(path: str) -> list[Module]:
     """The modules of a folder or Hub id after its backbone; none for a bare backbone or a cross-encoder."""
     listed = [] if is_cross_encoder(path) else read_json(path, MODULES) or []
     modules = []
-    for entry in listed:
-        theirs = entry["type"].startswith("sentence_transformers.")
-        config = read_json(path, f"{entry['path']}/config.json") if entry["path"] else None
-        kind = entry["type"].rsplit(".", 1)[-1] if theirs else entry["type"]
-        modules.append(Module(kind, entry["path"], config or {}))
+    with reading(f"{path}/{MODULES}"):
+        entries = [(str(entry["type"]), str(entry["path"])) for entry in listed]
+    for kind, folder in entries:
+        if folder and not MODULE_FOLDER.fullmatch(folder):
+            raise InputError(f"{path}/{MODULES} names the folder {folder[:80]!r}. Rename it like 1_Pooling.")
+        config = read_json(path, f"{folder}/config.json") if folder else None
+        kind = kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind
+        if folder and config is None and READ.get(kind):
+            raise InputError(
+                f"{path}/{folder}/config.json, of a module in {MODULES}, is missing. Copy or download the whole folder."
+            )
+        modules.append(Module(kind, folder, config or {}))
     if modules and (modules[0].kind, modules[0].folder) == ("Transformer", ""):
         return modules[1:]
     return modules  # the first one is an obstacle then

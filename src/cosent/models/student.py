@@ -71,8 +71,8 @@ class Student(SentenceEncoder):
                 "similar-writer; to train others, add --generation false to distill."
             )
         with missing_models(model_name_or_path):
-            model, _ = load_seeded(RoFormerForMaskedLM, path, seed, **dropout_changes(path, dropout))
-        tokenizer = load_tokenizer(path)
+            model, _ = load_seeded(RoFormerForMaskedLM, path, seed, is_student(path), **dropout_changes(path, dropout))
+        tokenizer = load_tokenizer(path, model)
         pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
         student = cls(model, tokenizer, pool, after_pooling)
         student.keep_settings(path, max_length, unused={})
