@@ -282,7 +282,7 @@ class PretrainTrainer(ResumableTrainer):
 
     def __init__(self, *, weights: dict[str, float], max_minutes: float | None, **kwargs):
         super().__init__(**kwargs)
-        self.weights, self.budget, self.losses = weights, Budget(max_minutes), {}
+        self.weights, self.budget = weights, Budget(max_minutes)
         use_log_lines(self)
         self.add_callback(self.budget)
 
@@ -305,14 +305,12 @@ class PretrainTrainer(ResumableTrainer):
         losses = model(**inputs)
         self.budget.tokens += int((inputs["segments"] > 0).sum())
         for name, value in losses.items():
-            self.losses.setdefault(name, []).append(value.detach())
+            self.parts.setdefault(name, []).append(value.detach())
         return sum(self.weights.get(name, 1.0) * value for name, value in losses.items())
 
     def log(self, logs, *args, **kwargs):
         if "loss" in logs:
-            logs |= {name: float(torch.stack(values).mean()) for name, values in self.losses.items()}
             logs |= {"tokens": self.budget.tokens, "minutes": self.budget.minutes}
-            self.losses.clear()
         super().log(logs, *args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:

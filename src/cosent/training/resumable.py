@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils.constants import FSDP_MODEL_NAME
 from torch import Tensor
 from transformers import Trainer
@@ -38,6 +39,10 @@ class ResumableTrainer(Trainer):
     before: Any = None
     loads_all_weights = True
     saved_to: str | None = None  # folder of the model as it is now
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.parts: dict[str, list[Tensor]] = {}  # of the loss, by name: of each batch since the last log line
 
     def train(self, resume_from_checkpoint=None, *, at_start: Callable[[], Any] | None = None, **kwargs):
         """Trains like Trainer; the result of `at_start` becomes `before`.
@@ -143,6 +148,9 @@ class ResumableTrainer(Trainer):
         self.load_weights(self.state.best_model_checkpoint)
 
     def log(self, logs, *args, **kwargs):
+        if "loss" in logs:
+            logs |= {name: float(torch.stack(values).mean()) for name, values in self.parts.items()}
+            self.parts.clear()
         if "train_loss" in logs:  # Trainer's is that of the steps since the checkpoint
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
         super().log(logs, *args, **kwargs)
@@ -150,6 +158,7 @@ class ResumableTrainer(Trainer):
     def _save_checkpoint(self, model, trial):
         running = float(self.accelerator.reduce(self._tr_loss, "mean"))  # since the last log line
         losses = {"total": self._total_loss_scalar, "running": running, "logged": self._globalstep_last_logged}
+        losses["parts"] = {name: torch.stack(values).tolist() for name, values in self.parts.items()}
         self.state.stateful_callbacks["losses"] = losses
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
         if self.args.should_save:
@@ -189,6 +198,7 @@ class ResumableTrainer(Trainer):
             losses = self.state.stateful_callbacks["losses"]
             self._total_loss_scalar, self._globalstep_last_logged = losses["total"], losses["logged"]
             self._tr_loss.fill_(losses["running"])
+            self.parts = {name: list(self._tr_loss.new_tensor(values)) for name, values in losses["parts"].items()}
         if self.starts_at_end:
             self.control.should_training_stop = True
         else:

@@ -226,7 +226,6 @@ class StudentTrainer(GlobalBatchTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        self.parts: dict[str, list[torch.Tensor]] = {}
 
     def joined(self, rows: Mapping[str, Rows], with_teacher: bool) -> tuple[Rows, np.ndarray]:
         """The pairs of all datasets, without a teacher only synonyms, and which are (bool of shape `(pairs,)`)."""
@@ -266,12 +265,6 @@ class StudentTrainer(GlobalBatchTrainer):
     def count_batch(self) -> None:
         for name, value in self.batch_parts.items():
             self.parts.setdefault(name, []).append(value)
-
-    def log(self, logs, *args, **kwargs):
-        if "loss" in logs:
-            logs |= {name: float(torch.stack(values).mean()) for name, values in self.parts.items()}
-            self.parts.clear()
-        super().log(logs, *args, **kwargs)
 
     def predictions_of(self, outputs: Outputs) -> Outputs:
         """Of a student that generates also `target_losses` and `target_tokens` of both directions, for perplexity."""
