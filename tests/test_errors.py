@@ -26,6 +26,7 @@ def in_full() -> OSError:
         (SafetensorError("I/O error: No space left on device (os error 28)"), "room"),
         (OSError("57504 requested and 0 written"), "room"),  # NumPy's has no number
         (RuntimeError("[enforce fail at inline_container.cc:626] . unexpected pos"), "room"),
+        (RuntimeError("Symlink loop from 'a.npy'"), "circle"),
     ],
 )
 def test_what_cannot_be_written_is_a_message_by_its_cause(tmp_path, error, words):

@@ -21,6 +21,8 @@ from pathlib import Path
 from cosent.errors import InputError, messages_for_users
 from lab import ROOT
 from lab.benchmarks.abstention import abstention_table
+from lab.benchmarks.damage import damage_table
+from lab.benchmarks.disks import disks_table
 from lab.benchmarks.exactness import exactness_table
 from lab.benchmarks.filtering import filtering_table
 from lab.benchmarks.fix import fix_table
@@ -57,6 +59,8 @@ VIEWS = {  # of a study
 TABLES = {  # of lab/results/NAME.json
     "abstention": abstention_table,
     "claims": claims_table,
+    "damage": damage_table,
+    "disks": disks_table,
     "exactness": exactness_table,
     "filtering": filtering_table,
     "fix": fix_table,

@@ -33,6 +33,7 @@ ADVICE = {
     errno.EROFS: "Name a place that is not read-only.",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or name another place."),
     errno.ENOENT: "Check the path.",
+    errno.EEXIST: "It is no folder, or a link to nothing: name another path.",
     errno.ENOTDIR: "A part of the path is a file: name another one.",
     errno.EISDIR: "It is a folder: name a file.",
     errno.ENAMETOOLONG: "Name a shorter path.",
@@ -123,6 +124,8 @@ def system_error(error: BaseException | None) -> OSError | None:
             return OSError(int(told[1]), os.strerror(int(told[1])))
         if SHORT.search(str(error)):
             return OSError(errno.ENOSPC, str(error).splitlines()[0])
+        if str(error).startswith("Symlink loop from"):  # `Path.resolve`, below Python 3.13
+            return OSError(errno.ELOOP, str(error))
         error = error.__cause__
     return None
 

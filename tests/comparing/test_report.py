@@ -53,10 +53,10 @@ def test_what_is_shown_of_a_number():
 def test_a_report_that_cannot_be_written(make_study, monkeypatch):
     """Fails if the report of a study whose first run is not done, or without its extra, ends in a traceback or half a
     report after minutes of resampling."""
-    file = make_study({"cosent": 0.8}) / "study.jsonl"
-    file.write_text(file.read_text(encoding="utf-8").splitlines()[0] + "\n", encoding="utf-8")
+    folder = make_study({"cosent": 0.8})
+    save_results(folder, read_results(folder).definition, [])
     with pytest.raises(InputError, match="holds no results"):
-        report.write(file.parent)
+        report.write(folder)
     folder = make_study({"cosent": 1.0})
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"matplotlib.*\[report\]"):

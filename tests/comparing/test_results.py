@@ -25,6 +25,11 @@ def test_results_read_back_as_they_were(make_study, change_study):
         assert all(np.array_equal(scores[name], values) for name, values in result.scores["lcqmc"].items())
     with np.load(folder / ARRAYS_NAME) as arrays:  # after: 4, before and labels: 1 each; queries: 1
         assert len(arrays.files) == 2 * (4 + 2) + 1
+    text = (folder / STUDY_NAME).read_text(encoding="utf-8")
+    for damaged in (text.replace("0.8", "0.9", 1), text[: text.rindex('{"recipe"')]):
+        (folder / STUDY_NAME).write_text(damaged, encoding="utf-8")
+        with pytest.raises(InputError, match=f"{STUDY_NAME} cannot be read .*damaged"):
+            read_results(folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}\n{}", '{}\n{"method": 3}'])

@@ -252,6 +252,8 @@ def read_study_folder(folder: Path) -> Study:
         return Study(folder.resolve().name, [])
     with reading(file, advice=OTHER_VERSION):
         first, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        if first.pop("sha256", None) not in (None, digest_of([first, *lines])):
+            raise ValueError("it was damaged or edited")
         kept: Arrays = {}
         if arrays.is_file():
             with reading(arrays, RuntimeError, advice=OTHER_VERSION), np.load(arrays) as stored:
@@ -270,5 +272,14 @@ def save_results(folder: Path, definition: dict[str, Any], results: Iterable[Res
     folder.mkdir(parents=True, exist_ok=True)
     with partial_file(folder / ARRAYS_NAME) as part, open(part, "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    text = "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) for line in lines)
-    write_atomically(folder / STUDY_NAME, text + "\n")
+    lines[0] = definition | {"sha256": digest_of(lines)}
+    write_atomically(folder / STUDY_NAME, "".join(map(as_line, lines)))
+
+
+def as_line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str) + "\n"
+
+
+def digest_of(lines: list[dict[str, Any]]) -> str:
+    """SHA-256 of the lines of a study."""
+    return hashlib.sha256("".join(map(as_line, lines)).encode()).hexdigest()

@@ -26,7 +26,7 @@ from cosent import __version__
 from cosent.atomic import complete_folder, locked
 from cosent.cli import option, run
 from cosent.encoders import resolve
-from cosent.errors import InputError, writing
+from cosent.errors import InputError, system_error, writing
 from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
 from cosent.seal import seal
 
@@ -168,6 +168,8 @@ def write_graph(model, folder: Path, args: ExportArguments, corpus) -> list[str]
                 verbose=False,
             )
     except Exception as error:  # of many kinds, by architecture
+        if system_error(error) is not None:  # of the disk
+            raise
         cause = error.__cause__ or error
         reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         kind = model.backbone.config.model_type
