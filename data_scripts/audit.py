@@ -10,7 +10,7 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from cosent.atomic import write_atomically
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import REQUIRED, option
 from cosent.data.manifest import Manifest, corpus_folder
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -127,9 +127,3 @@ def overlap_spearman(rows) -> float | None:
 
     value = similarity.overlap_spearman(rows["sentence1"], rows["sentence2"], rows["label"].to_numpy())
     return None if np.isnan(value) else round(100 * float(value), 2)
-
-
-ARGUMENTS = (AuditArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

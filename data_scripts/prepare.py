@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.atomic import complete_folder, locked
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import REQUIRED, option
 from cosent.data.files import TableArguments
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
 from cosent.errors import InputError
@@ -153,9 +153,3 @@ def write(source, output: Path, overwrite: bool) -> Manifest:
         manifest = describe(source, folder, tallies, builder.VERSION)
         manifest.save(folder)
     return manifest
-
-
-ARGUMENTS = (PrepareArguments, OwnPairsArguments)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

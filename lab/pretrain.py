@@ -165,7 +165,5 @@ def build(args: NewEncoderArguments, texts: Texts, checkpoint: str | None, train
     return model, tokenizer
 
 
-ARGUMENTS = (TextArguments, NewEncoderArguments, PretrainingArguments)
-
 if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False, recipes=True)
+    run(main, recipes=True)

@@ -41,4 +41,4 @@ def main(args: LabStudyArguments) -> int:
 
 
 if __name__ == "__main__":
-    run(main, LabStudyArguments, shares_work=False)
+    run(main)

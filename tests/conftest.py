@@ -114,11 +114,11 @@ def job(capsys):
     """Returns a function that runs a job as a user types it, and gives back what it writes to stdout and stderr."""
 
     def run(name: str, *words) -> tuple[str, str]:
-        from cosent.cli import parse
+        from cosent.cli import arguments_of, parse
 
-        module = import_module(name)
+        main = import_module(name).main
         capsys.readouterr()
-        module.main(*parse(list(map(str, words)), *module.ARGUMENTS))
+        main(*parse(list(map(str, words)), *arguments_of(main)))
         return capsys.readouterr()
 
     return run

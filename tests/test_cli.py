@@ -255,7 +255,6 @@ def quiet_afterwards():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_recipes_are_offered_to_jobs_that_have_them(command, quiet_afterwards):
     """Fails if `--help` offers --config to a job that has no recipe, or not to one that has."""
     assert {job for job in cli.JOBS if "--config RECIPE " in command(job, "--help")[1]} == {
@@ -273,14 +272,13 @@ def test_the_command_lists_every_job(command):
     status, text, _ = command("--help")
     assert status == 0 and command()[1] == text
     files = Path(cli.__file__).parent.glob("jobs/*.py")
-    jobs = {file.stem for file in files if "\nARGUMENTS = " in file.read_text(encoding="utf-8")}
-    assert jobs == set(cli.JOBS) - set(cli.PACKAGES) and len(jobs) >= 9
-    for job, line in cli.JOBS.items():
-        assert f"  {job:<12}{line}\n" in text
-        assert import_module(cli.module_of(job)).ARGUMENTS
+    jobs = {file.stem for file in files if "\ndef main(" in file.read_text(encoding="utf-8")}
+    assert jobs == {name for name, job in cli.JOBS.items() if job.package == "cosent.jobs"} and len(jobs) >= 9
+    for name, job in cli.JOBS.items():
+        assert f"  {name:<12}{job.does}\n" in text
+        assert cli.arguments_of(import_module(cli.module_of(name)).main)
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_a_job_runs_as_with_python_m(command, quiet_afterwards):
     """Fails if `cosent similarity` is another job than `python -m cosent similarity`, or its flags do not arrive."""
     status, text, _ = command("similarity", "--model", "mini", "怎么还款", "如何还款")
@@ -302,7 +300,7 @@ class NoArguments:
 def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank):
     """Fails if progress is hidden or called a warning, a library chats, or every process says the same."""
 
-    def job(_):
+    def job(_: NoArguments):
         logging.getLogger("cosent.jobs.train").info("resuming from %s", "here")
         logging.getLogger("cosent.jobs.train").warning("cut off")
         logging.getLogger("library").info("chat")
@@ -314,7 +312,7 @@ def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank
     monkeypatch.setattr(sys, "argv", ["job"])
     monkeypatch.setenv("RANK", rank)
     with pytest.raises(SystemExit, match="1"):  # the status of the job, as of a study with failed runs
-        run(job, NoArguments)
+        run(job)
     expected = "resuming from here\nwarning: cut off\nwarning: old\n"
     assert capsys.readouterr() == ("", expected if rank == "0" else "")
 
@@ -330,7 +328,7 @@ def test_a_flag_is_described_in_the_same_words_by_every_job():
     """Fails if two jobs describe a flag that they share in different words, so that it seems to do different things."""
     texts = defaultdict(set)
     for job in cli.JOBS:
-        for name, flag in cli.flags_of(*import_module(cli.module_of(job)).ARGUMENTS).items():
+        for name, flag in cli.flags_of(*cli.arguments_of(import_module(cli.module_of(job)).main)).items():
             if not flag.owner.__module__.startswith("transformers."):
                 texts[name].add(flag.metadata["help"])
     assert len(texts) > 100 and all(map(all, texts.values()))
@@ -365,7 +363,7 @@ import cosent
 from cosent import cli
 from importlib import import_module
 for job in {*cli.JOBS} - {"train", "distill"}:
-    cli.Parser(*import_module(cli.module_of(job)).ARGUMENTS).format_help()
+    cli.Parser(*cli.arguments_of(import_module(cli.module_of(job)).main)).format_help()
 slow = "torch transformers datasets pandas scipy accelerate peft matplotlib jinja2"
 print(*sorted({*slow.split()} & set(sys.modules)))
 cosent.load_model

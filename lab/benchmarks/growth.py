@@ -80,10 +80,8 @@ def measure(command: str, folder: str) -> dict[str, float]:
     """Processor seconds and peak MiB of a command, on one thread."""
     caches = dict.fromkeys(("XDG_CACHE_HOME", "HF_HOME"), folder) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     alone = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    job, *flags = command.split()
-    module = "cosent.data_scripts.prepare" if job == "prepare" else f"cosent.jobs.{job}"
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *flags],
+        [sys.executable, "-m", "cosent", *command.split()],
         cwd=folder,
         env=os.environ | caches | alone,
         stdout=subprocess.DEVNULL,

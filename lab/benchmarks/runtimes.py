@@ -134,7 +134,7 @@ def compare(args, folder: Path) -> dict:
     for side in BUNDLES:
         _, format, *rounded = side.split()
         folders[side] = str(folder / side.replace(" ", "_"))
-        command = [sys.executable, "-m", "cosent.jobs.export", "--model", resolve(args.model), "--format", format]
+        command = [sys.executable, "-m", "cosent", "export", "--model", resolve(args.model), "--format", format]
         command += ["--output", folders[side], *(f"--{one}" for one in rounded)]
         command += ["--corpus", args.corpus[0]] if rounded else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

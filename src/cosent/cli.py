@@ -14,13 +14,13 @@ import logging
 import math
 import os
 import re
-import runpy
 import subprocess
 import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
@@ -31,26 +31,46 @@ from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
 from cosent.errors import InputError, messages_for_users, reading
 
+
+@dataclass(frozen=True)
+class Job:
+    """A job of the command: `main` of a module, whose annotations are its argument classes.
+
+    Args:
+        does: what it does, for `cosent --help`.
+        shares_work: whether processes launched together share out the work; False refuses several.
+        recipes: whether it takes --config.
+        package: of its module, which has its name.
+    """
+
+    does: str
+    shares_work: bool = False
+    recipes: bool = False
+    package: str = "cosent.jobs"
+
+
 JOBS = {
-    "prepare": "prepare a corpus from raw files, or from pairs of your own",
-    "audit": "look for duplicates and leaks in a prepared corpus",
-    "train": "fine-tune an encoder on labelled pairs",
-    "distill": "train a small student that embeds and generates sentences",
-    "evaluate": "score a prepared corpus, a labelled file, judged documents or minimal pairs with a trained model",
-    "study": "run recipes, variants, corpora and seeds, and keep the results",
-    "report": "draw the tables and figures of a study",
-    "mine": "make pairs of sentences and label them, to train on",
-    "merge": "make one model of several",
-    "encode": "embed a text file, one sentence per line",
-    "search": "find the sentences of a file that are similar to a query",
-    "dedup": "find near-duplicates in a file",
-    "similarity": "score pairs of sentences",
-    "generate": "generate sentences similar to a given one",
-    "export": "write a model as ONNX or OpenVINO, with all that runs it",
-    "serve": "answer requests for embeddings, reranking and similarities over HTTP",
-    "demo": "try models on a page in the browser",
+    "prepare": Job("prepare a corpus from raw files, or from pairs of your own", package="cosent.data_scripts"),
+    "audit": Job("look for duplicates and leaks in a prepared corpus", package="cosent.data_scripts"),
+    "train": Job("fine-tune an encoder on labelled pairs", shares_work=True, recipes=True),
+    "distill": Job("train a small student that embeds and generates sentences", shares_work=True, recipes=True),
+    "evaluate": Job(
+        "score a prepared corpus, a labelled file, judged documents or minimal pairs with a trained model",
+        shares_work=True,
+    ),
+    "study": Job("run recipes, variants, corpora and seeds, and keep the results"),
+    "report": Job("draw the tables and figures of a study"),
+    "mine": Job("make pairs of sentences and label them, to train on", shares_work=True),
+    "merge": Job("make one model of several"),
+    "encode": Job("embed a text file, one sentence per line", shares_work=True),
+    "search": Job("find the sentences of a file that are similar to a query"),
+    "dedup": Job("find near-duplicates in a file"),
+    "similarity": Job("score pairs of sentences"),
+    "generate": Job("generate sentences similar to a given one"),
+    "export": Job("write a model as ONNX or OpenVINO, with all that runs it"),
+    "serve": Job("answer requests for embeddings, reranking and similarities over HTTP"),
+    "demo": Job("try models on a page in the browser"),
 }
-PACKAGES = {"prepare": "cosent.data_scripts", "audit": "cosent.data_scripts"}  # of jobs that are not in cosent.jobs
 
 # What to do instead of flags of other programs, of other versions of transformers, and of `TrainingArguments` that no
 # training job has: message -> names.
@@ -112,8 +132,8 @@ def main() -> None:
     job = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if job in ("-h", "--help"):
         print("usage: cosent JOB [--flag value ...]\n")
-        for name, line in JOBS.items():
-            print(f"  {name:<12}{line}")
+        for name, described in JOBS.items():
+            print(f"  {name:<12}{described.does}")
         print("\n`cosent JOB --help` lists the flags of a job.")
     elif job == "--version":
         print(f"cosent {__version__}")
@@ -124,25 +144,29 @@ def main() -> None:
         quiet_bars()
         let_waiting_threads_sleep()
         del sys.argv[1]
-        runpy.run_module(module_of(job), run_name="__main__", alter_sys=True)
+        run(import_module(module_of(job)).main, JOBS[job].shares_work, JOBS[job].recipes)
 
 
 def module_of(job: str) -> str:
     """The module of a job: `cosent.jobs.train`."""
-    return f"{PACKAGES.get(job, 'cosent.jobs')}.{job}"
+    return f"{JOBS[job].package}.{job}"
 
 
-def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipes: bool = False) -> None:
+def arguments_of(job: Callable) -> tuple[type, ...]:
+    """The argument classes of a job, from the annotations of its `main`."""
+    return tuple(kind for name, kind in get_type_hints(job).items() if name != "return")
+
+
+def run(job: Callable, shares_work: bool = False, recipes: bool = False) -> None:
     """Parses `sys.argv` and runs a job; user errors end in one message and exit status 2.
 
     Processes that were launched together join their group before the job begins, and only the first one prints.
 
     Args:
-        job: takes an instance of each class, and may return an exit status.
-        shares_work: whether processes launched together share out the work; False refuses several.
-        recipes: whether it takes --config.
+        job: takes an instance of each of its argument classes, and may return an exit status.
+        shares_work, recipes: as in `Job`.
     """
-    module = sys.modules[job.__module__]
+    module, argument_classes = sys.modules[job.__module__], arguments_of(job)
     name = module.__spec__.name if module.__spec__ else Path(sys.argv[0]).stem
     succeeded.clear()
     with messages_for_users():
@@ -150,14 +174,14 @@ def run(job: Callable, *argument_classes: type, shares_work: bool = True, recipe
         configure_logging()
         if PARENT_VARIABLE in os.environ:
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
-        package, _, short = name.rpartition(".")
-        program = f"cosent {short}" if package in ("cosent.jobs", *PACKAGES.values()) else f"python -m {name}"
+        short = name.rpartition(".")[2]
+        program = f"cosent {short}" if short in JOBS and name == module_of(short) else f"python -m {name}"
         options = {"launches": shares_work, "recipes": recipes}
         parser = Parser(*argument_classes, program=program, description=module.__doc__, **options)
         values = parser.values(sys.argv[1:])
         strategy, processes = values.pop("launch", None), values.pop("processes", None)
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
-            launch(launch_command(name, sys.argv[1:], strategy, processes))
+            launch(launch_command(short, sys.argv[1:], strategy, processes))
         arguments = fill(values, *argument_classes)
         check_world_size(shares_work)
         try:
@@ -574,11 +598,11 @@ def let_waiting_threads_sleep() -> None:
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
-def launch_command(module: str, words: list[str], strategy: str, processes: int | None = None) -> list[str]:
+def launch_command(job: str, words: list[str], strategy: str, processes: int | None = None) -> list[str]:
     """Command line of a job in the processes of `accelerate launch`, whose number may be another than the file's."""
     command = [sys.executable, "-m", "cosent.compute.launcher", "--config_file", recipe_file(strategy, "accelerate")]
     command += [] if processes is None else ["--num_processes", str(processes)]
-    return [*command, "-m", module, *words]
+    return [*command, "-m", "cosent", job, *words]
 
 
 def launch(command: list[str]) -> NoReturn:

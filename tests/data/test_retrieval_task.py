@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cosent.data_scripts import prepare
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import InputError
@@ -23,7 +23,7 @@ def prepared(tmp_path):
     def run(rows, *flags):
         (tmp_path / "bge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         source = ["mine", "--source", str(tmp_path / "bge.jsonl"), "--output", str(tmp_path / "mine")]
-        prepare.main(*parse([*source, *flags], *prepare.ARGUMENTS))
+        prepare.main(*parse([*source, *flags], *arguments_of(prepare.main)))
         return tmp_path / "mine"
 
     return run

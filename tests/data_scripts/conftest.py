@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from cosent.data_scripts import prepare
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.errors import InputError
 
 
@@ -37,7 +37,7 @@ class Workbench:
     def prepare(self, name: str, *flags: str | Path) -> dict:
         """Runs the command and returns the manifest that it wrote; an earlier output is replaced."""
         words = [name, "--output", str(self.output), *self.overwrite, *map(str, flags)]
-        prepare.main(*parse(words, *prepare.ARGUMENTS))
+        prepare.main(*parse(words, *arguments_of(prepare.main)))
         return json.loads((self.output / "MANIFEST.json").read_text(encoding="utf-8"))
 
     def binary(self, path: Path, *flags: str) -> dict:

@@ -8,7 +8,7 @@ import pytest
 from cosent.data_scripts import audit
 from cosent.data_scripts.description import read_splits
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.data.files import PAIR, open_table
 from cosent.evaluation.similarity import character_overlap
 
@@ -23,7 +23,7 @@ def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
         bench.write(f"raw/{split}.tsv", "".join(f"{a}\t{b}\t{c}\n" for a, b, c in rows))
     bench.binary(bench.folder / "raw", "--on_conflict", "keep")
     file = bench.folder / "audit.json"
-    audit.main(*parse([str(bench.output), "--output", str(file)], *audit.ARGUMENTS))
+    audit.main(*parse([str(bench.output), "--output", str(file)], *arguments_of(audit.main)))
     report = json.loads(file.read_text(encoding="utf-8"))
     train, test = report["splits"]["train"], report["splits"]["test"]
     assert (train["rows"], train["repeated_pairs"], train["conflicting_pairs"]) == (6, 2, 1)

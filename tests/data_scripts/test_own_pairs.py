@@ -7,7 +7,7 @@ import shlex
 import pytest
 from cosent.data_scripts import audit
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from tests.data_scripts.test_reading import lines
 
 GRADED = ("--label_kind", "graded", "--label_min", "1", "--label_max", "3")
@@ -120,7 +120,7 @@ def test_labels_the_wrong_way_round_are_asked_about(bench, capsys):
         flags += ("--label_max", "5") if kind == "graded" else ()
         bench.prepare(*flags)
         remedy = asked.search(capsys.readouterr().out)[1].split()
-        audit.main(*parse([str(bench.output)], *audit.ARGUMENTS))
+        audit.main(*parse([str(bench.output)], *arguments_of(audit.main)))
         assert asked.search(capsys.readouterr().out)[1].split() == remedy
         bench.prepare(*flags, *remedy)
         assert not asked.search(capsys.readouterr().out)

@@ -155,7 +155,7 @@ def train(start: Path, prepared: Path, output: Path, *flags: str, batch: int = 1
     words = ["--model_name_or_path", str(start), "--corpus", str(prepared), "--output_dir", str(output)]
     words += ["--learning_rate", "1e-3", "--max_steps", "8", "--logging_steps", "1", "--use_cpu", "true", "--dropout"]
     words += ["0", "--per_device_train_batch_size", str(batch), "--eval_strategy", "steps", "--eval_steps", "4"]
-    command("cosent.jobs.train", *words, "--save_strategy", "steps", "--save_steps", "4", *flags, processes=processes)
+    command("cosent", "train", *words, "--save_strategy", "steps", "--save_steps", "4", *flags, processes=processes)
     return output
 
 
@@ -293,7 +293,7 @@ def test_figures_of_a_training(plain, prepared):
         test = record[moment]["made_up"]["test"]
         for name, value in GOLDEN["figures"][moment].items():
             assert test[name] == pytest.approx(value, abs=2e-4), (moment, name)
-    out = json.loads(command("cosent.jobs.evaluate", "--model", str(plain), "--corpus", str(prepared)))
+    out = json.loads(command("cosent", "evaluate", "--model", str(plain), "--corpus", str(prepared)))
     assert out["spearman"] == pytest.approx(GOLDEN["figures"]["after"]["spearman"], abs=2e-4)
 
 
@@ -307,7 +307,7 @@ def test_stsb_to_four_decimals(tmp_path):
     command("cosent.data_scripts.prepare", "stsb", "--source", str(source), "--output", str(corpus))
     words = ["--config", str(ROOT / "recipes/bi_encoder/cosent_mini.yaml"), "--corpus", str(corpus), "--seed", "1"]
     words += ["--num_train_epochs", "1", "--limit_train", "1000", "--use_cpu", "true", "--retrieval", "false"]
-    command("cosent.jobs.train", *words, "--output_dir", str(tmp_path / "run"))
+    command("cosent", "train", *words, "--output_dir", str(tmp_path / "run"))
     record = json.loads((tmp_path / "run/run.json").read_text(encoding="utf-8"))
     found = [record[moment]["stsb"]["test"]["spearman"] for moment in ("before", "after")]
     assert found == pytest.approx(GOLDEN["stsb"], abs=1e-4)
@@ -342,5 +342,5 @@ def test_samples_of_a_student(tmp_path):
 
 def test_command_of_two_sentences():
     """Fails if the first command that a reader types prints another score."""
-    out = command("cosent.jobs.similarity", "--model", "mini", "怎么还款", "如何还款")
+    out = command("cosent", "similarity", "--model", "mini", "怎么还款", "如何还款")
     assert float(out.split()[0]) == pytest.approx(GOLDEN["similarity"], abs=1e-4)

@@ -10,9 +10,9 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.errors import InputError
-from cosent.jobs.distill import ARGUMENTS, main
+from cosent.jobs.distill import main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import save_modules
@@ -71,7 +71,7 @@ def run_distill(model: Path, corpus: Path, folder: Path, *flags: str) -> Path:
     ]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(student, "DEFAULT_CACHE", folder.parent / "cache")
-        main(*parse(later_wins(arguments), *ARGUMENTS))
+        main(*parse(later_wins(arguments), *arguments_of(main)))
     return folder
 
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from cosent import decision_rules
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.errors import InputError
 from cosent.evaluation.metrics import find_threshold
-from cosent.jobs.evaluate import ARGUMENTS as EVALUATE
 from cosent.jobs.evaluate import main as evaluate
 from cosent.jobs.merge import MergeArguments, main
 from cosent.models.auto import load_model
@@ -69,7 +68,9 @@ def test_weights_of_bi_encoders(merge, models, tiny_model, make_corpus, pairs, c
     scores = made.similarity(first, second)
     assert decision_rules(models / "made")["made_up"].threshold == find_threshold(scores, np.array(labels))[0]
     assert result["weights"] == [0.25, 0.75] and result["validation"]["made_up"]["validation"]["accuracy"] > 0.5
-    evaluate(*parse(["--model", str(models / "made"), "--corpus", str(corpus), "--device", "cpu"], *EVALUATE))
+    evaluate(
+        *parse(["--model", str(models / "made"), "--corpus", str(corpus), "--device", "cpu"], *arguments_of(evaluate))
+    )
     assert json.loads(capsys.readouterr().out)["threshold_from"] == "made_up validation, when the model was trained"
     card = (models / "made/README.md").read_text()
     assert f"* 0.75 of `{models / 'other'}`" in card and "SentenceTransformer(" in card and "# made\n" in card

@@ -179,7 +179,7 @@ def test_two_processes_make_the_corpus_of_one(mine, corpus, tiny_bi, tiny_cross,
     words = ["--corpus", corpus, "--output", tmp_path / "two", "--model", tiny_bi]
     words += ["--teacher_cache", tmp_path / "other"]
     words += ["--range_min", 1, "--range_max", 5, "--validation_pairs", 4, *flags]
-    (said,) = launch("ddp", ["-m", "cosent.jobs.mine", *map(str, words)], ACCELERATE_USE_CPU="true")
+    (said,) = launch("ddp", ["-m", "cosent", "mine", *map(str, words)], ACCELERATE_USE_CPU="true")
     assert said.count('"pairs"') == 1, "both processes wrote it"
     made = load_corpus(str(tmp_path / "two"))
     both = [{name: rows[:] for name, rows in one.splits.items()} for one in (made, alone)]

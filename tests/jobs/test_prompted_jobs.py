@@ -8,7 +8,7 @@ import pytest
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.errors import InputError
 from cosent.jobs import distill
 from cosent.models.bi_encoder import SentenceEncoder
@@ -104,7 +104,7 @@ def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monk
         words = ["--model_name_or_path", tiny_student, "--corpus", made_up, "--output_dir", tmp_path / output, *flags]
         words += ["--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "8"]
         words += ["--num_train_epochs", "1"]
-        distill.main(*parse(list(map(str, words)), *distill.ARGUMENTS))
+        distill.main(*parse(list(map(str, words)), *arguments_of(distill.main)))
         return tmp_path / output
 
     teacher = ("--teacher", str(tiny_model), "--teacher_prompt", "一：", "二：")

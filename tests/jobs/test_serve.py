@@ -296,7 +296,7 @@ def test_the_job_serves_until_it_is_stopped():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "cosent.jobs.serve", "--model", "mini", "--port", str(port), "--device", "cpu"]
+    command = [sys.executable, "-m", "cosent", "serve", "--model", "mini", "--port", str(port), "--device", "cpu"]
     process = subprocess.Popen(command, env=os.environ | {"NO_PROXY": "*"})
     try:
         request = urllib.request.Request(

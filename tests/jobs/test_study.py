@@ -47,7 +47,7 @@ def run_study(tmp_path, monkeypatch, make_recipe):
     trained, failing = [], set()
 
     def train(command, log_file, threads, stop):
-        job, folder = command[command.index("cosent.jobs.train") :], log_file.parent
+        job, folder = command[command.index("train") :], log_file.parent
         args = parse(job[1:], *TRAIN_ARGUMENTS)
         given = {key: value for one in args for key, value in vars(one).items()}
         name, rate = Path(job[job.index("--config") + 1]).stem, given["learning_rate"]
@@ -238,7 +238,7 @@ def start_study(tmp_path, make_corpus, pairs, tiny_model):
         (tmp_path / "cosent.yaml").write_text(yaml.safe_dump(recipe | {"model_name_or_path": str(tiny_model)}))
         content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1, 2]}
         (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
-        command = [sys.executable, "-m", "cosent.jobs.study", tmp_path / "s.yaml", "--data_dir", corpus.parent]
+        command = [sys.executable, "-m", "cosent", "study", tmp_path / "s.yaml", "--data_dir", corpus.parent]
         process = subprocess.Popen(list(map(str, command)), stderr=-1, text=True, cwd=tmp_path, **options)
         started.append(process)
         while not any("step 1" in log.read_text() for log in tmp_path.glob("runs/studies/s/*/log.txt")):

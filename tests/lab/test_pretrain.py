@@ -6,12 +6,12 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record
-from lab.pretrain import ARGUMENTS, main
+from lab.pretrain import main
 from tests.support.launching import later_wins
 
 LINES = ["我喜欢北京", "我很喜欢北京", "今天天气很好", "天气好", "怎么还款", "如何还款"] * 20
@@ -32,7 +32,7 @@ def pretrain(text, tmp_path):
             *("--vocabulary_size", "60", "--batch_tokens", "200", "--logging_steps", "1"),
             *("--learning_rate", "1e-3", "--disable_tqdm", "true", *flags),
         ]
-        main(*parse(later_wins(arguments), *ARGUMENTS))
+        main(*parse(later_wins(arguments), *arguments_of(main)))
         return tmp_path / output
 
     return run

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [page for place in ("", "docs/", "lab/", "src/cosent/encoders/*/") for page in ROOT.glob(f"{place}*.md")]
 OTHER_TOOLS = {"python3", "pip", "lint-imports", "source", "curl", "export", "git", "cd", "bash", "hf", "uv"}
 OTHER_MODULES = {"pip", "venv", "ruff", "mypy", "pytest"}
-LEARNING_JOBS = {"cosent.jobs.train", "cosent.jobs.distill", "lab.pretrain"}
+LEARNING_JOBS = {"train", "distill", "lab.pretrain"}
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
@@ -89,10 +89,12 @@ def understands(monkeypatch, capsys):
     monkeypatch.setattr(cosent.cli, "configure_logging", lambda: None)
 
     def parse(module: str, words: list[str]) -> None:
-        if not words:  # prose that names a job, or a job that can do without arguments
+        job, *flags = words if module == "cosent" else [module, *words]
+        assert module != "cosent" or job in cosent.cli.JOBS, "no such job"
+        if not flags:  # prose that names a job, or a job that can do without arguments
             assert importlib.util.find_spec(module), module
             return
-        on_a_cpu = ["--use_cpu", "true"] if module in LEARNING_JOBS else []  # else bf16 asks for a GPU here
+        on_a_cpu = ["--use_cpu", "true"] if job in LEARNING_JOBS else []  # else bf16 asks for a GPU here
         monkeypatch.setattr(sys, "argv", [module, *words, *on_a_cpu])
         monkeypatch.setattr(argparse.ArgumentParser, "parse_args", raising(stock))
         try:
@@ -104,10 +106,6 @@ def understands(monkeypatch, capsys):
             monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stock)
         raise AssertionError(f"{module} ran without parsing")
 
-    def parse_module(module: str, words: list[str]) -> None:
-        """`-m cosent JOB ...`, or a module of the lab."""
-        parse(*(cosent.cli.module_of(words[0]), words[1:]) if module == "cosent" else (module, words))
-
     def check(line: str) -> None:
         tool, *words = shlex.split(line)
         if "--help" in words:
@@ -117,16 +115,15 @@ def understands(monkeypatch, capsys):
         elif tool == "accelerate":
             assert words[0] == "launch"
             module, *words = launched(tuple(words[1:]))
-            parse_module(module, words)
+            parse(module, words)
         elif Path(tool).name == "python":
             if words[0].endswith("/run.py"):  # of an exported bundle, see tests/jobs/test_export.py
                 return
             assert words[0] == "-m"
             if words[1] not in OTHER_MODULES:
-                parse_module(words[1], words[2:])
+                parse(words[1], words[2:])
         elif tool == "cosent":
-            assert words[0] in cosent.cli.JOBS, "no such job"
-            parse(cosent.cli.module_of(words[0]), words[1:])
+            parse("cosent", words)
         else:
             assert Path(tool).name in OTHER_TOOLS, "an unknown tool"
 

@@ -110,13 +110,13 @@ def test_it_runs(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("COSENT_QUICKSTART_FOLDER", str(tmp_path))
     monkeypatch.setenv("COSENT_QUICKSTART_PAIRS", "128")
     NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
-    uses = ("cosent.jobs.train", "dots(", "index.search", "cosent.jobs.evaluate", "pairs_8541")
+    uses = ("cosent train", "dots(", "index.search", "cosent evaluate", "pairs_8541")
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     by_use = {name: cell for cell in cells for name in uses if name in cell.source}
-    assert re.search(r"^demo test +0\.\d{4} +0\.\d{4} +0\.1972", printed(by_use["cosent.jobs.train"]), re.MULTILINE)
+    assert re.search(r"^demo test +0\.\d{4} +0\.\d{4} +0\.1972", printed(by_use["cosent train"]), re.MULTILINE)
     assert (tmp_path / "model/run.json").is_file()
     assert re.search(r"^Spearman: -?0\.\d{4}$", printed(by_use["pairs_8541"]), re.MULTILINE)
     assert "今天天气不错" in printed(by_use["pairs_8541"])
     assert "<svg" in by_use["dots("].outputs[0]["data"]["text/html"]
     assert "(7, 256)" in printed(by_use["index.search"])
-    assert '"spearman"' in printed(by_use["cosent.jobs.evaluate"])
+    assert '"spearman"' in printed(by_use["cosent evaluate"])

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.evaluation.significance import spearman
 from cosent.jobs import evaluate
 from cosent.models.auto import load_model
@@ -51,7 +51,9 @@ def test_a_recipe_from_training_to_serving(name, train, made_up, pairs, tmp_path
     assert np.abs(expected - before.similarity(first, second)).max() > 1e-3, "nothing was learnt"
 
     capsys.readouterr()
-    evaluate.main(*parse(["--model", folder, "--corpus", str(made_up), "--device", "cpu"], *evaluate.ARGUMENTS))
+    evaluate.main(
+        *parse(["--model", folder, "--corpus", str(made_up), "--device", "cpu"], *arguments_of(evaluate.main))
+    )
     measured = json.loads(capsys.readouterr().out)
     assert measured["spearman"] == pytest.approx(spearman(expected, labels), abs=5e-3)
     if name == "bi_encoder/qwen3_embedding_lora":  # served with the prompt that it was trained with

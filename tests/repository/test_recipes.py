@@ -10,7 +10,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from cosent.data_scripts.corpora import CORPORA
 
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.comparing.runs import expand, read_study
 from cosent.data.manifest import Manifest
 from cosent.jobs import distill
@@ -28,7 +28,7 @@ def check_training(recipe: Path, output: Path) -> None:
     """The recipe parses, and its loss takes labels and tower."""
     arguments = ["--config", str(recipe), "--corpus", "stsb", "--output_dir", str(output), "--use_cpu", "true"]
     if recipe in STUDENT_RECIPES:
-        parse(arguments, *distill.ARGUMENTS)
+        parse(arguments, *arguments_of(distill.main))
         return
     model_args, _, _, loss_args, _ = parse(arguments, *TRAIN_ARGUMENTS)
     assert model_args.tower == recipe.parent.name

@@ -128,9 +128,9 @@ def test_no_host_is_asked(make_corpus, pairs, tmp_path):
     words = ["--model_name_or_path", "mini", "--corpus", str(corpus), "--output_dir", str(tmp_path / "run")]
     done = run_without_network(
         [*ONCE, *IMPORTS],
-        ["cosent.jobs.similarity", "--model", "mini", "我喜欢北京", "我不喜欢北京"],
-        ["cosent.jobs.train", *words, "--use_cpu", "--max_steps", "1"],
-        ["cosent.jobs.evaluate", "--model", str(tmp_path / "run"), "--corpus", str(corpus), "--device", "cpu"],
+        ["cosent", "similarity", "--model", "mini", "我喜欢北京", "我不喜欢北京"],
+        ["cosent", "train", *words, "--use_cpu", "--max_steps", "1"],
+        ["cosent", "evaluate", "--model", str(tmp_path / "run"), "--corpus", str(corpus), "--device", "cpu"],
     )
     assert done.returncode == 0 and "我喜欢北京" in done.stdout and '"spearman"' in done.stdout, done.stderr
     assert (tmp_path / "run/run.json").is_file()
@@ -139,7 +139,7 @@ def test_no_host_is_asked(make_corpus, pairs, tmp_path):
 @pytest.mark.parametrize(
     ("command", "host"),
     [
-        (["cosent.jobs.similarity", "--model", "somebody/no-such-model", "我", "你"], "huggingface.co"),
+        (["cosent", "similarity", "--model", "somebody/no-such-model", "我", "你"], "huggingface.co"),
         ([*ONCE, "import socket; socket.socket().connect(('192.0.2.1', 9))"], "192.0.2.1"),
         ([*ONCE, "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 9))"], "192.0.2.1"),
     ],

@@ -114,7 +114,8 @@ def test_a_killed_job_leaves_nothing_torn(tiny_model, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "cosent.jobs.encode",
+        "cosent",
+        "encode",
         "--model",
         str(tiny_model),
         *map(str, words),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from cosent.cli import module_of, parse
+from cosent.cli import arguments_of, module_of, parse
 from cosent.compute.processes import end_tree
 
 ROOT = Path(__file__).parents[2]
@@ -77,8 +77,8 @@ def launch(
 
 def run_here(job: str, *arguments: str) -> None:
     """Runs a job in this process."""
-    module = import_module(module_of(job))
-    module.main(*parse(later_wins(arguments), *module.ARGUMENTS))
+    main = import_module(module_of(job)).main
+    main(*parse(later_wins(arguments), *arguments_of(main)))
 
 
 def apart(first: Path, second: Path, start: Path) -> float:

@@ -91,10 +91,9 @@ def run_jobs(file: str) -> None:
         sys.argv[1:] = arguments
         if name == "train_with_little_memory":
             with little_memory():
-                run(train.main, *train.ARGUMENTS)
+                run(train.main, shares_work=True, recipes=True)
         else:
-            job = import_module(module_of(name))
-            run(job.main, *job.ARGUMENTS)
+            run(import_module(module_of(name)).main, shares_work=True, recipes=True)
 
 
 if __name__ == "__main__":

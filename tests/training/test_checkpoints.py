@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from cosent.cli import arguments_of
 from cosent.errors import InputError
 from cosent.record import read_record
 from cosent.seal import SEAL, is_whole, seal
@@ -74,7 +75,7 @@ def test_what_changes_the_training_is_compared(tmp_path):
     from cosent.training.arguments import LossArguments, PairTrainingArguments
     from lab import pretrain
 
-    jobs = (*distill.ARGUMENTS, *pretrain.ARGUMENTS, *train.ARGUMENTS)
+    jobs = [cls for job in (distill, pretrain, train) for cls in arguments_of(job.main)]
     names = {field.name for arguments in jobs for field in fields(arguments)}
     assert not (checkpoints.TRAINER_SETTINGS | checkpoints.MAY_DIFFER) - names, "no job has these any more"
     args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no")

@@ -74,7 +74,7 @@ class Session:
     def execute(self, run: Run, stop: Event) -> Result | str:
         """The result of a training in a separate process, or the reason of its failure."""
         output = Path("runs/studies", self.folder.name, run.point, run.name)
-        command = launch_command("cosent.jobs.train", run.words(output, self.data_dir), self.accelerate_config)
+        command = launch_command("train", run.words(output, self.data_dir), self.accelerate_config)
         error = run_logged(command, output / "log.txt", max(1, (os.cpu_count() or 1) // self.parallel), stop)
         if error:
             return error

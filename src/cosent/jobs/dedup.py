@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from cosent.atomic import write_atomically
-from cosent.cli import option, run
+from cosent.cli import option
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.jobs.arguments import IndexArguments, OutputFile, open_model
@@ -171,9 +171,3 @@ def print_groups(sentences, groups: np.ndarray, as_json: bool) -> None:
         print(f"group {number}: {len(rows)} sentences")
         for row in rows:
             print(f"{row:>8}  {sentences[row]}")
-
-
-ARGUMENTS = (IndexArguments, DedupArguments)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

@@ -9,7 +9,7 @@ The page is for this machine alone, and neither it nor the server asks any other
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from cosent.cli import option, refuse_changed, run
+from cosent.cli import option, refuse_changed
 from cosent.errors import InputError
 from cosent.jobs.arguments import ModelSource, SentenceFile, open_model
 
@@ -63,9 +63,3 @@ def load(args: DemoArguments):
         scorers.append(Scorer.of(args.cross, load_model(args.cross).to(model.device)))
     student = args.student or ("similar-writer" if args.model == "similar" else None)
     return Models(scorers, index, Student.from_pretrained(student).to(model.device) if student else None)
-
-
-ARGUMENTS = (DemoArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

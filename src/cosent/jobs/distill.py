@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers import set_seed
 
-from cosent.cli import option, refuse_changed, run
+from cosent.cli import option, refuse_changed
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import keep_layers
@@ -103,9 +103,3 @@ def build(args: StudentArguments, max_length: int, seed: int) -> SentenceEncoder
         keep_layers(student.backbone, args.student_layers)
     student.packing = args.packing
     return student
-
-
-ARGUMENTS = (StudentArguments, PromptArguments, CorpusArguments, DistillArguments, StudentTrainingArguments)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, recipes=True)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import REQUIRED, option
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import Int8, ModelSource, OutputFile, SentenceFile, Vectors
@@ -90,9 +90,3 @@ def check(args: EncodeArguments) -> None:
     args.single()
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")
-
-
-ARGUMENTS = (EncodeArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS)

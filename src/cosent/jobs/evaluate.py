@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.cli import option, refuse_changed, run
+from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus
 from cosent.data.files import (
     AS_USUAL,
@@ -350,9 +350,3 @@ def retrieval_table(found: dict, what: str = "retrieval") -> list[str]:
     for name, (low, high) in found["intervals"].items():
         lines.append(f"  {name:<18}{found[name]:8.4f}  {low:.4f} to {high:.4f}")
     return lines
-
-
-ARGUMENTS = (EvaluateArguments, RetrievalArguments)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS)

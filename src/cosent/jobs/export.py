@@ -24,7 +24,7 @@ import numpy as np
 
 from cosent import __version__
 from cosent.atomic import complete_folder, locked
-from cosent.cli import option, run
+from cosent.cli import option
 from cosent.encoders import resolve
 from cosent.errors import InputError, system_error, writing
 from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
@@ -258,9 +258,3 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-ARGUMENTS = (ExportArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

@@ -10,7 +10,7 @@ empty if there is none.
 import json
 from dataclasses import dataclass
 
-from cosent.cli import option, refuse_changed, run
+from cosent.cli import option, refuse_changed
 from cosent.data.files import SENTENCE, check_output, open_table, table_writer
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
@@ -70,9 +70,3 @@ def read_texts(texts: list[str] | None, file: str | None, column: str | None = N
     if any(map(is_blank, texts)):
         raise InputError("Nothing is similar to an empty sentence. Leave it out.")
     return texts
-
-
-ARGUMENTS = (GenerateArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

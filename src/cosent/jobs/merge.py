@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from cosent.atomic import complete_folder, locked
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import REQUIRED, option
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
@@ -129,9 +129,3 @@ def evaluate(model, corpora):
         evaluation.metrics[name] = {"validation": evaluate_scores(scores, labels, validation)}
     evaluation.validate_jointly(list(evaluation.scores))
     return evaluation
-
-
-ARGUMENTS = (MergeArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

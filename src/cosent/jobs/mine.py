@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.cli import REQUIRED, flags_of, option, refuse_below_1, refuse_negative, run
+from cosent.cli import REQUIRED, flags_of, option, refuse_below_1, refuse_negative
 from cosent.data.files import TextFiles
 from cosent.errors import InputError
 from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, open_model
@@ -271,9 +271,3 @@ def split(args: MineArguments, labels: np.ndarray) -> dict[str, np.ndarray]:
     if not can_rank(labels[train]):
         raise InputError(f"All training pairs have the label {labels[train][0]:g}. Raise --own, or pass --teacher.")
     return {"train": train} | ({"validation": validation} if len(validation) else {})
-
-
-ARGUMENTS = (MineArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cosent.atomic import writable_folder, write_atomically
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import REQUIRED, option
 from cosent.errors import InputError
 
 
@@ -41,9 +41,3 @@ def write(folder: Path) -> Path:
     write_atomically(folder / "report.md", text + "\n")
     write_atomically(folder / "report.html", to_html(f"Study {study.name}", text))
     return folder / "report.md"
-
-
-ARGUMENTS = (ReportArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import filterfalse, islice
 
-from cosent.cli import option, refuse_below_1, refuse_changed, run
+from cosent.cli import option, refuse_below_1, refuse_changed
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -155,9 +155,3 @@ def answer(
     sys.stdout.flush()
     asked = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
     print(f"{asked} in {len(index):,} sentences: {milliseconds:.1f} ms", file=sys.stderr)
-
-
-ARGUMENTS = (IndexArguments, SearchArguments)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

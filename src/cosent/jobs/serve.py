@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from cosent.cli import option, run
+from cosent.cli import option
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -401,9 +401,3 @@ class Gate:
             return message
 
         await self.app(scope, limited, send)
-
-
-ARGUMENTS = (ServeArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

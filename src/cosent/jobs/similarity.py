@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cosent.cli import option, refuse_changed, run
+from cosent.cli import option, refuse_changed
 from cosent.data.files import OF_FILES, PAIR, Table, check_output, open_table, table_writer
 from cosent.data.formats import is_blank
 from cosent.errors import InputError
@@ -168,9 +168,3 @@ def pair_up(sentences: list[str]) -> list[dict]:
     if not sentences or len(sentences) % 2 or any(map(is_blank, sentences)):
         raise InputError(f"Expected an even number of non-empty sentences, or --pairs FILE, got {sentences}.")
     return [{"sentence1": one, "sentence2": two} for one, two in zip(sentences[::2], sentences[1::2], strict=True)]
-
-
-ARGUMENTS = (SimilarityArguments,)
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False)

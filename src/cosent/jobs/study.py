@@ -23,7 +23,6 @@ from typing import Any
 
 from cosent.atomic import locked
 from cosent.cli import REQUIRED, option
-from cosent.cli import run as run_job
 from cosent.data.manifest import DataFolder
 
 STOPPED = 130  # exit status after Ctrl-C
@@ -95,9 +94,3 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
         print(f"not run, since their grid is not complete: {', '.join(run.name for run in waiting)}", file=sys.stderr)
     print(f"figures and intervals: cosent report {folder}", file=sys.stderr)
     return 1 if failed or waiting else 0
-
-
-ARGUMENTS = (StudyArguments,)
-
-if __name__ == "__main__":
-    run_job(main, *ARGUMENTS, shares_work=False)

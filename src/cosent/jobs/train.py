@@ -5,10 +5,8 @@ cosent train --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir 
 
 from transformers import set_seed
 
-from cosent.cli import run
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import (
-    TRAIN_ARGUMENTS,
     DataArguments,
     LossArguments,
     ModelArguments,
@@ -65,9 +63,3 @@ def train(
         )
     arguments = (args, model_args, prompt_args, data_args, loss_args)
     run_training(start, trainer, corpora, arguments, code=loss_args.files)
-
-
-ARGUMENTS = TRAIN_ARGUMENTS
-
-if __name__ == "__main__":
-    run(main, *ARGUMENTS, recipes=True)

@@ -45,7 +45,7 @@ def served(*flags: str):
     settings = {PARENT_VARIABLE: str(os.getpid()), "PYTHONPATH": os.pathsep.join([f"{ROOT}/src", *sys.path[1:]])}
     settings |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "http_proxy": "http://127.0.0.1:9"}
     port = free_port()
-    command = [sys.executable, "-m", "cosent.jobs.demo", *flags, "--device", "cpu", "--port", str(port)]
+    command = [sys.executable, "-m", "cosent", "demo", *flags, "--device", "cpu", "--port", str(port)]
     process = subprocess.Popen(command, env=os.environ | settings, stderr=subprocess.PIPE, text=True, encoding="utf-8")
     lines: list[str] = []
     ready: Queue[bool] = Queue()
