@@ -184,10 +184,10 @@ def load_tokenizer(path: str, model: nn.Module | None = None, **options):
     if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):
         raise InputError(f"{path}/tokenizer.json, or another vocabulary, is missing. Copy the whole folder.")
     if model is not None:
-        rows, last = len(model.get_input_embeddings().weight), max(tokenizer.get_vocab().values())
-        if last >= rows:
+        size, last = model.config.vocab_size, max(tokenizer.get_vocab().values())
+        if last >= size:
             raise InputError(
-                f"{path}/tokenizer.json has tokens up to number {last}, and the model embeds {rows}. Copy both again."
+                f"{path}/tokenizer.json has tokens up to number {last}, and the model reads {size}. Copy both again."
             )
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
