@@ -60,6 +60,7 @@ JOBS = {
     ),
     "study": Job("run recipes, variants, corpora and seeds, and keep the results"),
     "report": Job("draw the tables and figures of a study"),
+    "verify": Job("check that a model, corpus or other folder is whole"),
     "mine": Job("make pairs of sentences and label them, to train on", shares_work=True),
     "merge": Job("make one model of several"),
     "encode": Job("embed a text file, one sentence per line", shares_work=True),

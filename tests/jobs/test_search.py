@@ -19,9 +19,10 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import growing_vectors
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.prompts import Prompts
+from cosent.seal import sha256_of_file
 from cosent.search.differences import COLLISION
 from cosent.search.index import Hit, Index, reranked
-from cosent.search.vectors import VectorManifest, sample_hash
+from cosent.search.vectors import VectorManifest
 
 LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
 
@@ -167,7 +168,7 @@ def test_an_index_that_does_not_fit_is_refused(folder, encoder, tiny_bi, tiny_mo
     vectors[2] = np.nan
     np.save(tmp_path / "nan.npy", vectors)
     about = VectorManifest.read(folder / "index/vectors.npy")
-    replace(about, sample_sha256=sample_hash(vectors)).save(tmp_path / "nan.npy")
+    replace(about, sha256=sha256_of_file(tmp_path / "nan.npy")).save(tmp_path / "nan.npy")
     with pytest.raises(InputError, match=r"nan\.npy: row 2 .* length nan"):
         Index.open(tmp_path / "nan.npy", encoder)
 
@@ -214,7 +215,6 @@ def test_faiss_of_an_edited_file(search, tiny_bi, tmp_path, monkeypatch, stored)
     """Fails if the index of faiss of an earlier text answers: other sentences, or the right rows of the wrong text."""
     pytest.importorskip("faiss")
     monkeypatch.setattr("cosent.search.index.LENGTHS", 3)  # samples leave out most rows, as in a file of any length
-    monkeypatch.setattr("cosent.search.vectors.SAMPLE", 3)
     for edited in ("如何还款", "怎么借钱"):
         (tmp_path / "faq.txt").write_text("\n".join([LINES[0], edited, *LINES[2:]]) + "\n", encoding="utf-8")
         flags, index = ["--text", tmp_path / "faq.txt"], None

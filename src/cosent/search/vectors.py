@@ -5,7 +5,6 @@ Rows are written to a partial file, which gets its name when it is complete. The
 """
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -37,7 +36,6 @@ from cosent.models.embedding import check_finite, embed, quantized
 from cosent.seal import sha256_of_file
 
 CHUNK_ROWS = 4096
-SAMPLE = 1024  # rows whose bytes tie a manifest to its vectors: those of a chunk that was never written are among them
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class VectorManifest:
     dtype: str = "float32"
     int8: bool = False
     rows: int = 0
-    sample_sha256: str = ""  # `sample_hash` of the vectors
+    sha256: str = ""  # of the file of the vectors
     input: str = ""  # file of the sentences, relative to the folder of the vectors
     input_sha256: str = ""
     version: str = __version__
@@ -74,12 +72,6 @@ class VectorManifest:
 
 def manifest_path(vectors: Path) -> Path:
     return vectors.with_name(f"{vectors.name}.json")
-
-
-def sample_hash(vectors: np.ndarray) -> str:
-    """SHA-256 of up to `SAMPLE` evenly spaced rows."""
-    rows = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
-    return hashlib.sha256(np.ascontiguousarray(vectors[rows]).tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -117,7 +109,7 @@ def open_vectors(path: str | Path, model_sha256: str | None = None) -> StoredVec
     with reading(path, advice="Encode the sentences again."):
         vectors = np.load(path, mmap_mode="r")
     shape = manifest.rows, manifest.dim
-    if vectors.shape != shape or vectors.dtype != np.float32 or sample_hash(vectors) != manifest.sample_sha256:
+    if vectors.shape != shape or vectors.dtype != np.float32 or sha256_of_file(path) != manifest.sha256:
         raise InputError(f"{path} does not hold the vectors of its manifest, float32 of shape {shape}. Encode again.")
     return StoredVectors(path, manifest, vectors)
 
@@ -172,8 +164,7 @@ def encode_file(
             raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
         if rank() == 0:
             output.unlink(missing_ok=True)  # a kill from here on leaves a manifest without vectors
-            sample = sample_hash(np.load(partial, mmap_mode="r"))
-            replace(manifest, sample_sha256=sample).save(output)
+            replace(manifest, sha256=sha256_of_file(partial)).save(output)
     return rows, truncated
 
 
