@@ -82,7 +82,8 @@ def with_pairs(rows):
     """Rows with a column `pair`, equal for the same two sentences in either order."""
     first, second = rows["sentence1"], rows["sentence2"]
     ordered = first <= second
-    return rows.assign(pair=first.where(ordered, second) + "\t" + second.where(ordered, first))
+    low, high = first.where(ordered, second), second.where(ordered, first)
+    return rows.assign(pair=low.str.len().astype(str) + " " + low + high)
 
 
 def describe(rows) -> dict:

@@ -480,3 +480,19 @@ def test_a_full_disk_behind_stdout_is_said(lines):
     assert re.fullmatch(
         r"error: .*No space left on device: the output is .* Make room and try again.\n", process.stderr
     )
+
+
+@pytest.mark.parametrize(("home", "given"), [("own", ""), ("own", "file"), ("file", "")])
+def test_caches_have_a_place_everywhere(home, given, tmp_path, monkeypatch, caplog):
+    """Fails if a job without a home that can be written dies of its cache, or makes one in the current folder."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", "kept")
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.setenv("XDG_CACHE_HOME", given and str(tmp_path / given))
+    place = cli.cache_home()
+    assert place == cli.cache_home() == Path(os.environ["XDG_CACHE_HOME"]) and (place / "cosent").is_dir()
+    assert (place == tmp_path / "own/.cache") == ((home, given) == ("own", "")) == (not caplog.text)
+    assert not caplog.text or (caplog.text.count("Set XDG_CACHE_HOME") == 1 and place.stat().st_mode & 0o77 == 0)
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "own", place.name}

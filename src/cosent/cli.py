@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -31,6 +32,7 @@ from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
 from cosent.errors import InputError, messages_for_users, reading
 
+logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
@@ -142,6 +144,8 @@ def main() -> None:
         with messages_for_users():
             if job not in JOBS:
                 raise InputError(f"There is no job {job!r}.{nearest(job, JOBS)} `cosent --help` lists them.")
+            configure_logging()
+            cache_home()  # before libraries are imported
         quiet_bars()
         let_waiting_threads_sleep()
         del sys.argv[1]
@@ -173,6 +177,7 @@ def run(job: Callable, shares_work: bool = False, recipes: bool = False) -> None
     with messages_for_users():
         quiet_bars()
         configure_logging()
+        cache_home()
         if PARENT_VARIABLE in os.environ:
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
         short = name.rpartition(".")[2]
@@ -597,6 +602,31 @@ def let_waiting_threads_sleep() -> None:
     """
     if os.environ.keys().isdisjoint({"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}):
         os.environ["GOMP_SPINCOUNT"] = "1000"
+
+
+def cache_home() -> Path:
+    """$XDG_CACHE_HOME, or ~/.cache; where it cannot be written, with a warning, a temporary folder of this user.
+
+    That becomes $XDG_CACHE_HOME, for the libraries that are imported later.
+    """
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        home = Path(given or Path.home() / ".cache").absolute()
+        (home / "cosent").mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home / "cosent"):
+            pass
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        hub = Path(os.environ.get("HF_HOME", Path(given or "~/.cache", "huggingface")), "hub")
+        home = Path(tempfile.gettempdir(), f"cosent-{os.getuid()}" if os.name == "posix" else "cosent")
+        home.mkdir(mode=0o700, exist_ok=True)
+        if os.name == "posix" and home.lstat().st_uid != os.getuid():
+            raise InputError(f"{home} is another user's. Set XDG_CACHE_HOME to a folder of your own.") from error
+        logger.warning("There is no folder for caches (%s): they are in %s. Set XDG_CACHE_HOME.", error, home)
+        os.environ["XDG_CACHE_HOME"] = str(home)
+        os.environ.setdefault("HF_HUB_CACHE", str(hub))  # models that are there can still be read
+    if given == "":  # libraries would take the current folder
+        os.environ["XDG_CACHE_HOME"] = str(home)
+    return home
 
 
 def launch_command(job: str, words: list[str], strategy: str, processes: int | None = None) -> list[str]:

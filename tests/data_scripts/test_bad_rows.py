@@ -11,6 +11,7 @@ BAD_ROWS = [  # kind of labels, a bad second line, what the error names
     (BINARY, "只有一句\t1\n", "3 columns, got 2"),
     (BINARY, "甲\t　\t1\n", "sentence2, got an empty"),
     (BINARY, "\u200b\t乙\t1\n", "sentence1, got an empty"),
+    (BINARY, "甲\t乙\0丙\t1\n", "sentence2, got a NUL"),
     (BINARY, "甲\t乙\t0.5\n", "0 or 1, got '0.5'"),
     (BINARY, "甲\t乙\tnan\n", "0 or 1, got 'nan'"),
     (BINARY, '"甲\t乙"\t1\t0\n', "3 columns, got 4"),

@@ -98,7 +98,7 @@ def test_a_cross_encoder_is_served_as_it_was_trained(train, made_up, pairs):
 
 def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monkeypatch):
     """Fails if a teacher is asked without its prompt, or a student is served without its own or writes it."""
-    monkeypatch.setattr("cosent.training.student.DEFAULT_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def train_student(*flags, output="student"):
         words = ["--model_name_or_path", tiny_student, "--corpus", made_up, "--output_dir", tmp_path / output, *flags]
@@ -109,7 +109,7 @@ def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monk
 
     teacher = ("--teacher", str(tiny_model), "--teacher_prompt", "一：", "二：")
     folder = train_student(*teacher, "--generation", "false", "--prompt", PROMPT)
-    (cached,) = (tmp_path / "cache").glob("*.npy")
+    (cached,) = (tmp_path / "cache/cosent/model_outputs").glob("*.npy")
     read = SentenceEncoder.from_pretrained(str(tiny_model)).encode(
         ["我喜欢北京"], normalize_embeddings=True, prompt="二："
     )

@@ -9,7 +9,15 @@ import torch
 
 from cosent.models import cache as cached
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import growing_vectors, prune, sentence_vectors, teacher_vectors, write_array
+from cosent.models.cache import (
+    fingerprint,
+    growing_vectors,
+    in_key,
+    prune,
+    sentence_vectors,
+    teacher_vectors,
+    write_array,
+)
 
 FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
 
@@ -66,6 +74,14 @@ def test_a_damaged_file_is_computed_again(teacher, tmp_path, damage):
         np.testing.assert_array_equal(compute(teacher, longer, tmp_path)[: len(whole)], whole)
 
 
+def test_texts_have_keys_of_their_own(teacher, tmp_path):
+    """Fails if sentences that look like others once they are joined, or like a prompt and a text, get their vectors."""
+    lists = (["a\0b", "c"], ["a", "b\0c"], ["a\0b\0c"], ["1 ab", "c"])
+    assert len({fingerprint(teacher, texts) for texts in lists}) == 4
+    keys = {in_key(*pair) for pair in (("", "a\0b"), ("a", "b"), ("ab", ""), ("a\0", "b"), ("", in_key("a", "b")))}
+    assert len(keys) == 5
+
+
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_teacher_that_is_killed_or_overtaken_by_another_job(teacher, tmp_path, monkeypatch, killed):
     """Fails if hours of a teacher are lost, parts come in another order, stay behind, or are removed too early."""
@@ -93,7 +109,7 @@ def test_a_teacher_that_is_killed_or_overtaken_by_another_job(teacher, tmp_path,
 
 def test_the_cache_has_a_limit(teacher, tmp_path, monkeypatch):
     """Fails if the cache of a user fills the disk, or loses what was just computed or is used the most."""
-    monkeypatch.setattr(cached, "DEFAULT_CACHE", tmp_path)
+    monkeypatch.setattr(cached, "default_cache", lambda: tmp_path)
     for name, size, age in (("a.npy", 60, 3), ("a.hnsw.faiss", 60, 4), ("b.npy", 30, 2), ("c.npy", 30, 1)):
         (tmp_path / name).write_bytes(bytes(size))
         os.utime(tmp_path / name, (time.time() - 60 * age,) * 2)

@@ -7,7 +7,6 @@ import pytest
 from cosent.data.corpus import leaks, load_corpus
 from cosent.errors import InputError
 from cosent.record import read_record
-from cosent.training import student
 from tests.support.launching import run_here
 
 DRY = ("--dry_run", "true")
@@ -93,12 +92,12 @@ def test_a_student_is_planned_without_its_teacher_reading(
     corpus, tiny_model, tiny_student, tmp_path, capsys, monkeypatch
 ):
     """Fails if planning to distil takes the hours in which a teacher embeds the text."""
-    monkeypatch.setattr(student, "DEFAULT_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     flags = ("--model_name_or_path", str(tiny_student), "--corpus", str(corpus), "--output_dir", str(tmp_path / "run"))
     flags += ("--teacher", str(tiny_model), "--use_cpu", "true", *DRY)
     run_here("distill", *flags)
     assert plan_of(capsys)["read"][0].startswith("65 pairs")
-    assert not (tmp_path / "cache").exists() and not (tmp_path / "run").exists()
+    assert not (tmp_path / "cache/cosent/model_outputs").exists() and not (tmp_path / "run").exists()
 
 
 def test_leaks_of_either_order(make_corpus):

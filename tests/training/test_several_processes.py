@@ -97,7 +97,7 @@ def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, t
     run_here("train", *flags(with_modules, uneven_corpus, folder / "modules", 16, "--use_cpu", "true"))
     student = (*STUDENT, "--teacher", str(tiny_model), "--use_cpu", "true")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cosent.training.student.DEFAULT_CACHE", folder / "cache")
+        patched.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         run_here("distill", *flags(tiny_student, uneven_corpus, folder / "student", 16, *student))
     return folder
 

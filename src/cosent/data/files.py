@@ -170,6 +170,8 @@ def check_text(value: object, name: str, keep_empty: bool = False) -> str:
     """A sentence as it stands in column `name`."""
     if not isinstance(value, str) or isinstance(value, ErrorCell):
         raise RowError(f"text in {name}", repr(value))
+    if "\0" in value:
+        raise RowError(f"text in {name}", f"a NUL character in {value!r}")
     if not keep_empty and is_blank(value):
         raise RowError(f"a sentence in {name}", "an empty one")
     return value

@@ -88,7 +88,7 @@ def mine(args: MineArguments) -> None:
     from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.data.corpus import load_corpus
     from cosent.data.files import read_texts
-    from cosent.models.cache import DEFAULT_CACHE
+    from cosent.models.cache import default_cache
     from cosent.search.mining import random_pairs, read_pool, score_by, some_of, teacher_labels, write_corpus
 
     start = time.time()
@@ -105,7 +105,7 @@ def mine(args: MineArguments) -> None:
             print(json.dumps(write_contrasts(Path(args.output), pool.texts[: pool.size], made_of, args.seed)))
         return
     check_labels(args, corpus)
-    device, cache = choose_device(args.device), Path(args.teacher_cache or DEFAULT_CACHE)
+    device, cache = choose_device(args.device), Path(args.teacher_cache or default_cache())
     score_pairs = partial(score_by, texts=pool.texts, device=device, cache=cache)
     rng, left_out = np.random.default_rng(args.seed), Counter(pool.left_out)
     manifest, mined = manifest_of(args, corpus)

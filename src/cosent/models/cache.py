@@ -14,6 +14,7 @@ import numpy as np
 from torch import nn
 
 from cosent.atomic import is_intact, signed_file
+from cosent.cli import cache_home
 from cosent.compute.distributed import (
     gather_object,
     local_rank,
@@ -26,13 +27,17 @@ from cosent.models.embedding import check_finite
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "cosent", "model_outputs")
 MOST_BYTES = 20 * 2**30  # of that folder
 PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
 
 
+def default_cache() -> Path:
+    """The folder of all functions here that are not given another."""
+    return cache_home() / "cosent" / "model_outputs"
+
+
 def teacher_vectors(
-    teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE, **prompts
+    teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
 ) -> tuple[np.ndarray, np.ndarray]:
     """A teacher's unit vectors of all distinct sentences, each behind its prompt (`prompts`: see `similarity`).
 
@@ -46,7 +51,7 @@ def teacher_vectors(
 
 
 def sentence_vectors(
-    teacher: SentenceEncoder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
+    teacher: SentenceEncoder, sentences: list[str], cache: Path | None = None, prompt: str | None = None
 ) -> np.memmap:
     """A teacher's unit vectors of sentences behind one prompt, memory-mapped, shape `(sentences, hidden)`."""
     text = teacher.prompts.text(prompt)
@@ -54,13 +59,13 @@ def sentence_vectors(
 
 
 def growing_vectors(
-    teacher: SentenceEncoder, sentences: list[str], cache: Path = DEFAULT_CACHE, prompt: str | None = None
+    teacher: SentenceEncoder, sentences: list[str], cache: Path | None = None, prompt: str | None = None
 ) -> np.memmap:
     """As `sentence_vectors`, but sentences of an earlier list are not embedded again: for files that grow.
 
     The newest list by the same model and prompt is looked up by the hashes of its sentences, next to its vectors.
     """
-    prefix = teacher.prefix(teacher.prompts.text(prompt))
+    prefix, cache = teacher.prefix(teacher.prompts.text(prompt)), cache or default_cache()
     file = Path(cache, f"{fingerprint(teacher, ['vectors', *(in_key(prefix, one) for one in sentences)])}.npy")
     ending = f".{fingerprint(teacher, [in_key(prefix, '')])}.lines"
     hashes = [blake2b(sentence.encode(), digest_size=16).digest() for sentence in sentences]
@@ -85,7 +90,7 @@ def growing_vectors(
     return vectors
 
 
-def prompted_vectors(teacher: SentenceEncoder, texts: list[tuple[str, str]], cache: Path) -> np.memmap:
+def prompted_vectors(teacher: SentenceEncoder, texts: list[tuple[str, str]], cache: Path | None) -> np.memmap:
     """Unit vectors of pairs of a prompt and a sentence."""
     prompts = {prompt for prompt, _ in texts}
 
@@ -105,16 +110,16 @@ def prompted_vectors(teacher: SentenceEncoder, texts: list[tuple[str, str]], cac
 
 
 def in_key(prompt: str, text: str) -> str:
-    """A text with its prompt, for `fingerprint`."""
-    return f"{prompt}\0{text}" if prompt else text
+    """A text with its prompt, or another in front of it, for `fingerprint`."""
+    return f"{len(prompt)} {prompt}{text}"
 
 
 def teacher_scores(
-    teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path = DEFAULT_CACHE, **prompts
+    teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
 ) -> np.ndarray:
     """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`; arguments of `teacher_vectors`."""
     prefix, _ = teacher.prefixes(**prompts)
-    pairs = [in_key(prefix, f"{first}\t{second}") for first, second in zip(sentences1, sentences2, strict=True)]
+    pairs = [in_key(prefix, in_key(first, second)) for first, second in zip(sentences1, sentences2, strict=True)]
 
     def compute(share: slice) -> np.ndarray:
         progress = local_rank() == 0
@@ -124,7 +129,7 @@ def teacher_scores(
 
 
 def cached_array(
-    cache: Path, teacher: TextModel, texts: list[str], compute: Callable[[slice], np.ndarray], what: str
+    cache: Path | None, teacher: TextModel, texts: list[str], compute: Callable[[slice], np.ndarray], what: str
 ) -> np.memmap:
     """An array from the cache, or computed and stored there; the file is complete or absent, even after a kill.
 
@@ -134,6 +139,7 @@ def cached_array(
         texts: what the teacher reads; one row of the array each.
         compute: a slice of `texts` -> its rows.
     """
+    cache = cache or default_cache()
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if any(gather_object(stored_array(file) is None)):  # another machine may have another cache
         logger.info("Running the model on %s texts once; cached in %s.", f"{len(texts):,}", file)
@@ -154,7 +160,7 @@ def cached_array(
         if local_rank() == 0:
             for part in parts:
                 part.unlink(missing_ok=True)  # machines may share the folder
-            if cache == DEFAULT_CACHE:
+            if cache == default_cache():
                 prune(file)
     with suppress(OSError):  # a cache that is only read
         os.utime(file)
@@ -193,5 +199,6 @@ def fingerprint(model: nn.Module, texts: Iterable[str] = ()) -> str:
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     digest.update(model.rules.encode())
     for text in texts:
-        digest.update(text.encode() + b"\0")
+        encoded = text.encode()
+        digest.update(b"%d " % len(encoded) + encoded)
     return digest.hexdigest()[:40]

@@ -20,7 +20,7 @@ from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
-from cosent.models.cache import DEFAULT_CACHE, teacher_scores, teacher_vectors
+from cosent.models.cache import teacher_scores, teacher_vectors
 from cosent.models.folder import refuse_adapter
 from cosent.models.student import Student
 from cosent.training.arguments import StudentTrainingArguments
@@ -289,5 +289,5 @@ def teacher_targets(teacher: TextModel, rows: Rows, prompt: list[str] | None) ->
     """What the teacher says of each pair, through the cache on disk: vectors, or of a cross-encoder a score."""
     sides = rows["sentence1"][:], rows["sentence2"][:]
     if isinstance(teacher, SentenceEncoder):
-        return TeacherVectors(*teacher_vectors(teacher, *sides, DEFAULT_CACHE, prompt=prompt))
-    return teacher_scores(teacher, *sides, DEFAULT_CACHE, prompt=prompt)
+        return TeacherVectors(*teacher_vectors(teacher, *sides, prompt=prompt))
+    return teacher_scores(teacher, *sides, prompt=prompt)
