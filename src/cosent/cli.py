@@ -34,6 +34,7 @@ from cosent.errors import InputError, messages_for_users, reading
 
 logger = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True)
 class Job:
     """A job of the command: `main` of a module, whose annotations are its argument classes.

@@ -37,6 +37,7 @@ class ResumableTrainer(Trainer):
     starts_at_end: bool | None = None
     at_start: Callable[[], Any] | None = None
     before: Any = None
+    earlier_losses: Any = None  # of a checkpoint, until they are restored
     loads_all_weights = True
     saved_to: str | None = None  # folder of the model as it is now
 
@@ -110,6 +111,7 @@ class ResumableTrainer(Trainer):
     def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):
         with quiet_transformers():  # it drops a best checkpoint whose folder was moved, with a warning
             trained = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
+        self.earlier_losses = self.state.stateful_callbacks.get("losses")
         if resume_from_checkpoint is not None and self.args.load_best_model_at_end:
             self.state.best_model_checkpoint = decided_by_main(lambda: best_checkpoint(resume_from_checkpoint))
         return trained
@@ -152,7 +154,11 @@ class ResumableTrainer(Trainer):
             logs |= {name: float(torch.stack(values).mean()) for name, values in self.parts.items()}
             self.parts.clear()
         if "train_loss" in logs:  # Trainer's is that of the steps since the checkpoint
-            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
+            losses = self.earlier_losses or {
+                "total": self._total_loss_scalar,
+                "running": 0.0,
+            }  # the first: no epoch was left
+            logs["train_loss"] = (losses["total"] + losses["running"]) / max(self.state.global_step, 1)
         super().log(logs, *args, **kwargs)
 
     def _save_checkpoint(self, model, trial):
@@ -193,12 +199,13 @@ class ResumableTrainer(Trainer):
 
     def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
         set_epoch(train_dataloader, epoch)
-        if resume_from_checkpoint is not None and self.starts_at_end is None:  # later, the checkpoint may be gone
-            self.starts_at_end = had_ended(resume_from_checkpoint, self.state.max_steps)
-            losses = self.state.stateful_callbacks["losses"]
+        if self.earlier_losses:
+            losses, self.earlier_losses = self.earlier_losses, None
             self._total_loss_scalar, self._globalstep_last_logged = losses["total"], losses["logged"]
             self._tr_loss.fill_(losses["running"])
             self.parts = {name: list(self._tr_loss.new_tensor(values)) for name, values in losses["parts"].items()}
+        if resume_from_checkpoint is not None and self.starts_at_end is None:  # later, the checkpoint may be gone
+            self.starts_at_end = had_ended(resume_from_checkpoint, self.state.max_steps)
         if self.starts_at_end:
             self.control.should_training_stop = True
         else:
