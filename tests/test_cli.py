@@ -418,7 +418,8 @@ def test_waiting_threads_leave_the_cores_to_others(monkeypatch):
 
 @pytest.mark.distributed
 def test_a_job_starts_its_own_processes(tiny_model, tmp_path):
-    """Fails if --launch starts another job or other processes than asked for, or each does all of the work."""
+    """Fails if --launch starts another job or other processes than asked for, each does all of the work, or a launch
+    leaves a folder behind or ends in a traceback after Ctrl-C."""
     config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "num_processes": 3}
     config |= {"main_process_port": free_port(), "mixed_precision": "no", "num_machines": 1, "use_cpu": False}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -426,13 +427,20 @@ def test_a_job_starts_its_own_processes(tiny_model, tmp_path):
     command = [sys.executable, "-c", "from cosent.cli import main; main()", "encode"]
     command += ["--launch", str(tmp_path / "ours.yaml"), "--processes", "2"]
     command += ["--model", str(tiny_model), "--text", str(tmp_path / "two.txt"), "--output", str(tmp_path / "v.npy")]
-    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_DISPLAY_ENV": "verbose"}  # without a GPU: on the CPU
+    (tmp_path / "tmp").mkdir()
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_DISPLAY_ENV": "verbose"}  # without a GPU: on the CPU
+    hidden = os.environ | hidden | {"TMPDIR": str(tmp_path / "tmp")}
     done = subprocess.run(command, env=hidden, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count('"rows": 2') == 1, done.stderr
     assert sys.platform != "linux" or done.stderr.count("GOMP_SPINCOUNT = '1000'") >= 2, done.stderr
     failed = subprocess.run(command, env=hidden, capture_output=True, text=True)
     assert failed.returncode == 2 and "v.npy exists" in failed.stderr, failed.stderr
     assert "Traceback" not in failed.stderr, failed.stderr
+    assert not list((tmp_path / "tmp").glob("torchelastic*"))
+    stopped = subprocess.Popen([*command, "--overwrite"], env=hidden, stderr=subprocess.PIPE, text=True)
+    assert any("no GPU" in line for line in stopped.stderr)
+    stopped.send_signal(signal.SIGINT)
+    assert "Traceback" not in stopped.communicate(timeout=60)[1] and stopped.returncode == 130
     refused = subprocess.run([*command, "--tex", "a"], capture_output=True, text=True)
     assert refused.returncode == 2 and "'--tex'" in refused.stderr and refused.stderr.count("\n") == 1
 

@@ -5,10 +5,11 @@ import sys
 
 import torch
 from accelerate.commands.launch import main
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 if __name__ == "__main__":
-    options = ["-q"]
+    options = ["-q", "--log_dir", os.devnull]  # else torch leaves an empty folder of logs in the temporary one
     if not torch.accelerator.is_available():
         print("--launch: there is no GPU here, so the processes share the CPU.", file=sys.stderr)
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
@@ -18,3 +19,5 @@ if __name__ == "__main__":
         main()
     except ChildFailedError as error:  # the process has said why
         sys.exit(max(1, error.get_first_failure()[1].exitcode))
+    except (SignalException, KeyboardInterrupt):
+        sys.exit(130)
