@@ -11,7 +11,7 @@ from pathlib import Path
 import datasets
 
 from cosent.data.manifest import COLUMNS, SPLITS
-from cosent.errors import InputError, writing
+from cosent.errors import InputError
 from cosent.seal import sha256_of_file
 
 from .pairs import Tally
@@ -70,8 +70,7 @@ def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
     """
     builder = PairsBuilder(cache_dir=str(scratch / "cache"), dataset_name="pairs", config_name="pairs", source=source)
     try:
-        with writing(folder):
-            builder.download_and_prepare(str(scratch / "parquet"), file_format="parquet", max_shard_size=ONE_FILE)
+        builder.download_and_prepare(str(scratch / "parquet"), file_format="parquet", max_shard_size=ONE_FILE)
     except datasets.exceptions.DatasetGenerationError as error:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None

@@ -159,7 +159,7 @@ def tried(job: list[str | Path], make: Callable, place: Path, user: Callable) ->
     with make():
         ended = forked(user(cosent(*job)), Path("log.txt"))
         output = Path(job[-1])
-        there = output.exists()
+        there = os.path.exists(output)  # of a name that is too long, `Path.exists` raises
         left = [path.name for path in place.parent.glob("*/*") if ".partial" in path.name or ".replaced" in path.name]
     how = {"ok": "done", "refused": "refused"}.get(ended.how, ended.how)
     return {"outcome": "lost" if how == "done" and not there else how, "left": left, "text": ended.text[-300:]}

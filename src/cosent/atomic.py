@@ -37,16 +37,17 @@ def partial_file(path: str | Path) -> Iterator[Path]:
     several machines, can write the same file, and the last one wins. What a process that was killed left behind is
     removed by the next call for the same `path` on that machine. Of a link, the file that it leads to is written.
     """
-    path = Path(os.path.realpath(path))
-    for other in remains(path.parent, short(path.name)):
-        other.unlink(missing_ok=True)
-    partial = own(path.parent, short(path.name), "partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with writing(path):
+        path = Path(os.path.realpath(path))
+        for other in remains(path.parent, short(path.name)):
+            other.unlink(missing_ok=True)
+        partial = own(path.parent, short(path.name), "partial")
+        try:
+            yield partial
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
@@ -57,19 +58,20 @@ def complete_folder(folder: str | Path, overwrite: bool = False) -> Iterator[Pat
     in which a SIGKILL makes it absent; `restore` then brings the old one back. Names and remains of processes that were
     killed are as of `partial_file`.
     """
-    folder = target(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    restore(folder)
-    partial = own(folder.parent, f".{short(folder.name)}", "partial")
-    partial.mkdir()
-    try:
-        yield partial
-        apply_umask(partial)
-        flush(partial)
-        replace_folder(partial, folder, overwrite)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with writing(folder):
+        folder = target(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        restore(folder)
+        partial = own(folder.parent, f".{short(folder.name)}", "partial")
+        partial.mkdir()
+        try:
+            yield partial
+            apply_umask(partial)
+            flush(partial)
+            replace_folder(partial, folder, overwrite)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
@@ -263,7 +265,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 @contextmanager
 def signed_file(path: str | Path) -> Iterator[Path]:
     """As `partial_file`, for formats whose readers know their end: the SHA-256 of the content is written behind it."""
-    with writing(path), partial_file(path) as partial:
+    with partial_file(path) as partial:
         yield partial
         with open(partial, "rb+") as file:
             file.write(hashlib.file_digest(file, "sha256").digest())

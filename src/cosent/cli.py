@@ -402,8 +402,8 @@ class Parser(argparse.ArgumentParser):
         if not isinstance(settings, dict):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
         for key, value in settings.items():
-            if not isinstance(key, str) or key not in self.flags:
-                raise InputError(f"{where}: unknown key {key!r}.{self.meant(str(key))} Nothing was run.")
+            if key not in self.flags:
+                raise InputError(f"{where}: unknown key {key!r}.{self.meant(key)} Nothing was run.")
             empty, items = value is None and self.flags[key].optional, value if isinstance(value, list) else [value]
             if not empty and not all(isinstance(item, str) for item in items):
                 raise InputError(f"{where}: {key} takes a value or a flat list of values, got {value}.")
@@ -463,8 +463,9 @@ class AsWritten(yaml.BaseLoader):
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
         for key, _ in node.value:
-            if keys.count(key.value) > 1:  # YAML silently keeps the last
-                message = f"the key {key.value!r} occurs twice"
+            is_text = isinstance(key, yaml.ScalarNode) and key.tag != NULL
+            if not is_text or keys.count(key.value) > 1:  # YAML silently keeps the last
+                message = f"the key {key.value!r} occurs twice" if is_text else "this key is not text"
                 raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
         return super().construct_mapping(node, deep)
 

@@ -27,12 +27,13 @@ class InputError(ValueError):
     """
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ADVICE = {
     **dict.fromkeys(FULL, "Make room, or name a place on another disk."),
     errno.EROFS: "Name a place that is not read-only.",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or name another place."),
     errno.ENOENT: "Check the path.",
+    errno.ENOTEMPTY: "It has come meanwhile: remove it, or name another path.",
     errno.EEXIST: "It is no folder, or a link to nothing: name another path.",
     errno.ENOTDIR: "A part of the path is a file: name another one.",
     errno.EISDIR: "It is a folder: name a file.",
@@ -40,6 +41,7 @@ ADVICE = {
     errno.ELOOP: "Its symbolic links form a circle: name another path.",
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit of open files: ulimit -n."),
 }
+OWN_NAME = re.compile(r"\.\w+-\d+-[0-9a-f]{8}\.(partial|replaced)\b")  # behind the name of what is being written
 SYSTEM = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries in Rust
 SHORT = re.compile(r"inline_container|\d+ requested and \d+ written")  # torch.save and NumPy on a full disk
 DAMAGE: tuple[type[Exception], ...] = (  # what Python and libraries raise for files that are not what they should be
@@ -58,7 +60,7 @@ class Explained(AbstractContextManager):
 
     def __exit__(self, kind, error, traceback) -> None:
         if isinstance(error, Exception) and not isinstance(error, InputError) and (text := self.explanation(error)):
-            raise InputError(text) from error
+            raise InputError(OWN_NAME.sub("", text)) from error
 
 
 class reading(Explained):
@@ -137,7 +139,7 @@ def advice_for(error: OSError) -> str:
 def in_short(error: Exception, path: str | Path = "") -> str:
     """An error on one line; one of the system without its number, and with its file unless that is `path`."""
     if isinstance(error, OSError) and error.strerror:
-        named = error.filename not in (None, "", path, str(path))
+        named = error.filename and OWN_NAME.sub("", str(error.filename)) != OWN_NAME.sub("", str(path))
         return f"{error.strerror}: {error.filename}" if named else error.strerror
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}".removesuffix(": ")

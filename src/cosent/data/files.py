@@ -33,7 +33,7 @@ from cosent.data.formats import (
     read_records,
     with_quoting,
 )
-from cosent.errors import InputError, writing
+from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -378,7 +378,7 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     each row, the other formats the columns `names`.
     """
     format = known_format(path, "--output")
-    with writing(path), partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
+    with partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
 
         def write_checked(rows: list[dict]) -> None:
             others = set().union(*rows).difference(names)

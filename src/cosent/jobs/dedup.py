@@ -19,7 +19,7 @@ import numpy as np
 from cosent.atomic import write_atomically
 from cosent.cli import option
 from cosent.encoders import resolve
-from cosent.errors import InputError, writing
+from cosent.errors import InputError
 from cosent.jobs.arguments import IndexArguments, OutputFile, open_model
 
 EXAMPLES = 5  # of pairs that are kept apart
@@ -64,9 +64,8 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
         print_groups(index.sentences, groups, args.json)
     else:
         first = np.sort(np.unique(groups, return_index=True)[1])
-        with writing(args.output):
-            lines = (re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in first)
-            write_atomically(args.output, "".join(lines))
+        lines = (re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in first)
+        write_atomically(args.output, "".join(lines))
         print(json.dumps({"output": args.output, "sentences": len(groups), "kept": len(first)}))
     size = np.bincount(groups)
     print(

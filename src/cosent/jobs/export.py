@@ -26,7 +26,7 @@ from cosent import __version__
 from cosent.atomic import complete_folder, locked
 from cosent.cli import option
 from cosent.encoders import resolve
-from cosent.errors import InputError, system_error, writing
+from cosent.errors import InputError, system_error
 from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
 from cosent.seal import seal
 
@@ -81,7 +81,7 @@ def export(args: ExportArguments) -> None:
     prompts = model.prompts.sides()
     if rule is not None and rule.prompts != prompts:
         rule = None
-    with writing(args.output), complete_folder(output) as folder:
+    with complete_folder(args.output) as folder:
         files = write_graph(model, folder, args, corpus)
         model.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
         settings = {

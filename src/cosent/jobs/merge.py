@@ -12,7 +12,7 @@ from cosent.atomic import complete_folder, locked
 from cosent.cli import REQUIRED, option
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
-from cosent.errors import InputError, writing
+from cosent.errors import InputError
 from cosent.jobs.arguments import Device, OutputFolder
 
 PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我不喜欢北京"), ("怎么还款", "如何还款")]  # of the proof
@@ -76,7 +76,7 @@ def write(args: MergeArguments) -> None:
         calibrations=evaluation.calibrations,
         prompts=model.prompts.sides(),
     )
-    with writing(args.output), complete_folder(output) as folder:
+    with complete_folder(args.output) as folder:
         model.save_pretrained(folder, **saved)
         record.proof = FolderProof(model, PAIRS, SAME_WEIGHTS).check(folder)
         write_card(folder, record, output.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cosent.atomic import writable_folder, write_atomically
 from cosent.cli import REQUIRED, option
-from cosent.errors import InputError
+from cosent.errors import InputError, writing
 
 
 @dataclass
@@ -33,10 +33,11 @@ def write(folder: Path) -> Path:
     study, figures = read_results(folder), folder / "report"
     if find_spec("matplotlib") is None:
         raise InputError("A report needs matplotlib. Install: pip install -e '.[report]'.")
-    place = writable_folder(figures)
-    shutil.rmtree(place)
-    place.mkdir()
-    written = [one(study, figures) for one in sections.SECTIONS]
+    with writing(figures):
+        place = writable_folder(figures)
+        shutil.rmtree(place)
+        place.mkdir()
+        written = [one(study, figures) for one in sections.SECTIONS]
     text = "\n\n".join([f"# Study {plain(study.name)}", *filter(None, written)])
     write_atomically(folder / "report.md", text + "\n")
     write_atomically(folder / "report.html", to_html(f"Study {study.name}", text))

@@ -21,7 +21,7 @@ from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.data.corpus import Corpus
 from cosent.data.files import normalized_text
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest
-from cosent.errors import InputError, writing
+from cosent.errors import InputError
 from cosent.evaluation.significance import mean_of_ranks
 from cosent.evaluation.similarity import pair_cosines
 from cosent.models.auto import load_model
@@ -268,7 +268,7 @@ def write_corpus(
     folder: Path, manifest: Manifest, texts: list[str], splits: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
 ) -> None:
     """Writes a prepared corpus whose folder is complete or absent; `splits` have places in `texts`, and labels."""
-    with writing(folder), complete_folder(folder) as partial_folder:
+    with complete_folder(folder) as partial_folder:
         for name, (first, second, labels) in splits.items():
             file = partial_folder / f"{name}.parquet"
             columns = [[texts[place] for place in first], [texts[place] for place in second], labels.astype(np.float32)]

@@ -66,8 +66,7 @@ class VectorManifest:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def save(self, vectors: Path) -> None:
-        with writing(manifest_path(vectors)):
-            write_atomically(manifest_path(vectors), json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n")
+        write_atomically(manifest_path(vectors), json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n")
 
 
 def manifest_path(vectors: Path) -> Path:
