@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -104,11 +104,11 @@ def restore(folder: Path) -> None:
 
 
 @contextmanager
-def filled_folder(folder: str | Path, last: Iterable[str], clear: Callable[[Path], None]) -> Iterator[Path]:
+def filled_folder(folder: str | Path, last: str, clear: Callable[[Path], None]) -> Iterator[Path]:
     """Yields a hidden folder inside `folder`, whose content moves up when the block ends, or is removed if it raises.
 
-    Then `clear` is called with the folder, and files and folders of the same names are replaced, those in `last` at the
-    end and in this order. Names and remains of processes that were killed are as of `partial_file`.
+    Then `clear` is called with the folder, and files and folders of the same names are replaced, the one named `last`
+    at the end. Names and remains of processes that were killed are as of `partial_file`.
     """
     folder = writable_folder(folder)
     for other in remains(folder, ".final"):
@@ -119,10 +119,9 @@ def filled_folder(folder: str | Path, last: Iterable[str], clear: Callable[[Path
         yield partial
         apply_umask(partial)
         flush(partial)
-        place = {name: number for number, name in enumerate(last)}
         with held_signals():
             clear(folder)
-            for path in sorted(partial.iterdir(), key=lambda path: place.get(path.name, -1)):
+            for path in sorted(partial.iterdir(), key=lambda path: path.name == last):
                 if path.is_dir():
                     shutil.rmtree(folder / path.name, ignore_errors=True)
                 os.replace(path, folder / path.name)

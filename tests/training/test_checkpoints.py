@@ -6,6 +6,8 @@ import os
 import shutil
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from cosent.errors import InputError
 from cosent.record import read_record
 from cosent.seal import SEAL, is_whole, seal
 from cosent.training import checkpoints
+from tests.support.locks import locked_elsewhere
 
 
 def whole(folder, step, size=3):
@@ -52,6 +55,58 @@ def test_room_is_made_when_all_else_is_ready(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "notes.txt", "UNFINISHED"}
     checkpoints.claim_output_folder(str(tmp_path), None, {})
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "UNFINISHED"}
+
+
+OLD = {"config.json": "old", "modules.json": '[{"path": "2_Dense"}]', "run.json": "old", "whole.json": "old"}
+OLD |= {"model.safetensors": "old", "vocab.txt": "old", "1_Pooling/config.json": "old", "2_Dense/config.json": "old"}
+NEW = {name: "new" for name in ("config.json", "modules.json", "run.json", "whole.json", "model.safetensors")}
+NEW |= {"tokenizer.json": "new", "1_Pooling/config.json": "new"}
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_no_model_is_a_mixture_at_any_moment(tmp_path, monkeypatch):
+    """Fails if a kill while the final model is saved leaves what any library reads as a model of two trainings."""
+
+    class Killed(BaseException):
+        pass
+
+    def killing(function):
+        def run(*args, **kwargs):
+            if calls and calls.pop() == "killed":
+                raise Killed
+            return function(*args, **kwargs)
+
+        return run
+
+    steps = 0
+    for steps in range(100):
+        folder, calls = tmp_path / str(steps), []
+        write(folder, OLD | {"notes.txt": "mine"})
+        try:
+            with (
+                monkeypatch.context() as patch,
+                checkpoints.final_folder(SimpleNamespace(should_save=True), folder) as new,
+            ):
+                write(new, NEW)
+                assert (folder / "model.safetensors").read_text() == "old", "the old one answers until the end"
+                for place, name in ((os, "replace"), (Path, "unlink"), (shutil, "rmtree")):
+                    patch.setattr(place, name, killing(getattr(place, name)))
+                calls = ["killed"] + ["survived"] * steps
+        except Killed:
+            pass
+        files = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+        if files.get("config.json") == "new":
+            assert files == NEW | {"notes.txt": "mine"}, steps
+        elif "config.json" in files:
+            assert files == OLD | {"notes.txt": "mine"}, steps
+        if calls:
+            break
+    assert steps > len(NEW) and files == NEW | {"notes.txt": "mine"}
 
 
 def test_a_run_resumes_with_its_own_settings_only(tmp_path):
@@ -200,6 +255,9 @@ def test_auto_from_start_to_end(train, capsys, caplog):
     assert final == (undisturbed / "model.safetensors").read_bytes()
     assert not (folder / "UNFINISHED").exists()
 
+    assert not [path for path in (*folder.iterdir(), *folder.parent.iterdir()) if path.name.startswith(".")]
+    with locked_elsewhere(folder), pytest.raises(InputError, match=f"process {os.getpid()}"):
+        train("--resume_from_checkpoint", "auto")
     before = (folder / "run.json").stat().st_mtime_ns
     capsys.readouterr()
     train("--resume_from_checkpoint", "auto")

@@ -27,6 +27,7 @@ from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import infonce_loss
 from cosent.training import resumable
 from tests.support.launching import ROOT, launch
+from tests.support.locks import locked_elsewhere
 
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
 SHORT = QUIET | {"per_device_train_batch_size": 16, "num_train_epochs": 1, "learning_rate": 1e-3}
@@ -201,6 +202,10 @@ def test_an_adapter_is_saved_and_merged(rows, encoder, tmp_path):
     )
     trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
     assert trained and all(".lora_" in name for name in trained)
+    with locked_elsewhere(tmp_path):
+        for write in (trainer.train, trainer.save_model):
+            with pytest.raises(ValueError, match=f"process {os.getpid()}"):
+                write()
     trainer.train()
     trainer.save_model()
     saved = SentenceEncoder.from_pretrained(str(tmp_path)).encode(["怎么还款"])

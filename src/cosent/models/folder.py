@@ -23,7 +23,7 @@ from cosent.seal import SEAL
 if TYPE_CHECKING:
     from cosent.models.modules import Pooling
 
-MODULES, WEIGHTS = "modules.json", "model.safetensors"
+CONFIG, MODULES, WEIGHTS = "config.json", "modules.json", "model.safetensors"
 WEIGHTS_AND_TOKENIZER = (
     *(WEIGHTS, f"{WEIGHTS}.index.json", "model-*-of-*.safetensors", "head.safetensors", "pytorch_model*.bin"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
@@ -73,8 +73,8 @@ def save_modules(
 
 
 def remove_model(folder: str | Path) -> None:
-    """Removes a model from a folder, first what makes it one; other files, such as a card, stay."""
-    Path(folder, "config.json").unlink(missing_ok=True)
+    """Removes a model from a folder, first its config; other files, such as a card, stay."""
+    Path(folder, CONFIG).unlink(missing_ok=True)
     remove_modules(folder)
     for pattern in WEIGHTS_AND_TOKENIZER:
         for file in Path(folder).glob(pattern):

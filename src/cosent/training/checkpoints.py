@@ -13,16 +13,15 @@ from transformers import TrainingArguments
 from cosent.atomic import filled_folder, locked, writable_folder, write_atomically
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError, reading
-from cosent.models.folder import MODULES, remove_model
+from cosent.models.folder import CONFIG, remove_model
 from cosent.models.lora import ADAPTER
 from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME
-from cosent.seal import SEAL, UNFINISHED, is_whole
+from cosent.seal import UNFINISHED, is_whole
 from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
 
 STATE = "trainer_state.json"
-ENTRIES = ("config.json", MODULES, SEAL, RECORD_NAME)  # by which readers know a model; in this order
 CONTINUE = "Then add --resume_from_checkpoint auto."
 ANOTHER = "Remove this checkpoint, and continue with --resume_from_checkpoint auto."
 SETTINGS = "settings.json"  # settings of the run, in each of its checkpoints
@@ -125,9 +124,9 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
 
 def remove_run(folder: Path) -> None:
     """Removes the model of a folder, and what is said about it."""
+    remove_model(folder)
     for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME):
         (folder / name).unlink(missing_ok=True)
-    remove_model(folder)
     for adapter in folder.glob(ADAPTER):
         shutil.rmtree(adapter)
 
@@ -136,14 +135,14 @@ def remove_run(folder: Path) -> None:
 def final_folder(args: TrainingArguments, output_dir: str | None = None) -> Iterator[Path]:
     """A hidden folder for the final model, whose content replaces the model of the output folder at the end.
 
-    The files that make it a model come last, and then the mark of the unfinished run goes. A process that does not
-    save gets the output folder itself.
+    Its config, without which no library reads a model, comes last, and then the mark of the unfinished run goes. A
+    process that does not save gets the output folder itself.
     """
     folder = Path(output_dir or args.output_dir)
     if not args.should_save:
         yield folder
         return
-    with locked(folder), filled_folder(folder, ENTRIES, remove_run) as partial:
+    with locked(folder), filled_folder(folder, CONFIG, remove_run) as partial:
         yield partial
     (folder / UNFINISHED).unlink(missing_ok=True)
 
