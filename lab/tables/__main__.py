@@ -26,6 +26,7 @@ from lab.benchmarks.disks import disks_table
 from lab.benchmarks.exactness import exactness_table
 from lab.benchmarks.filtering import filtering_table
 from lab.benchmarks.fix import fix_table
+from lab.benchmarks.fuzz_serve import fuzz_serve_table
 from lab.benchmarks.generation import generation_table
 from lab.benchmarks.growth import growth_sentence
 from lab.benchmarks.phenomena import phenomena_table
@@ -64,6 +65,7 @@ TABLES = {  # of lab/results/NAME.json
     "exactness": exactness_table,
     "filtering": filtering_table,
     "fix": fix_table,
+    "fuzz_serve": fuzz_serve_table,
     "generation": generation_table,
     "growth": growth_sentence,
     "phenomena": phenomena_table,

@@ -53,14 +53,69 @@ def test_openai_embeddings(client, models):
 
 
 def test_rerank(client, models):
-    """Fails if the order is not that of the reranker, or one of the two shapes is not what its clients read."""
+    """Fails if the order is not that of the reranker, or one of the three shapes is not what its clients read."""
     scores = models[1].similarity(["还款"] * 3, TEXTS)
     order = np.argsort(-scores, kind="stable").tolist()
-    tei = client.post("/rerank", json={"query": "还款", "texts": TEXTS}).json()
-    assert [one["index"] for one in tei] == order
-    assert [one["score"] for one in tei] == pytest.approx(scores[order].tolist(), abs=1e-5)
-    jina = client.post("/v1/rerank", json={"query": "还款", "documents": TEXTS, "top_n": 2}).json()["results"]
-    assert [one["index"] for one in jina] == order[:2] and jina[0]["relevance_score"] == tei[0]["score"]
+    tei = client.post("/rerank", json={"query": "还款", "texts": TEXTS, "return_text": True}).json()
+    assert [one["index"] for one in tei] == order and [one["text"] for one in tei] == [TEXTS[one] for one in order]
+    assert [one["score"] for one in tei] == pytest.approx((1 / (1 + np.exp(-scores[order]))).tolist(), abs=1e-5)
+    raw = client.post("/rerank", json={"query": "还款", "texts": TEXTS, "raw_scores": True}).json()
+    assert [one["score"] for one in raw] == pytest.approx(scores[order].tolist(), abs=1e-5)
+    objects = {
+        "query": "还款",
+        "documents": [TEXTS[0], {"text": TEXTS[1]}, {"text": TEXTS[2]}],
+        "top_n": 0,
+        "top_k": None,
+    }
+    for path in ("/v1/rerank", "/v2/rerank"):
+        jina = client.post(path, json=objects | {"return_documents": True}).json()["results"]
+        assert [one["index"] for one in jina] == order and jina[0]["relevance_score"] == tei[0]["score"]
+        assert jina[0]["document"] == {"text": TEXTS[order[0]]}
+        for limit in ("top_n", "top_k"):
+            assert len(client.post(path, json=objects | {limit: 2}).json()["results"]) == 2
+
+
+def test_scores_of_rerank(models):
+    """Fails if --rerank_scores is not what is returned, or a cosine is put through a sigmoid."""
+    body = {"query": "还款", "texts": TEXTS}
+    cosines = np.sort(models[0].similarity(["还款"] * 3, TEXTS))[::-1]
+
+    def scores(reranker, **options):
+        with testclient.TestClient(build("runs/faq", models[0], reranker, **options)) as client:
+            assert client.get("/info").json()["rerank_scores"] == options.get("rerank_scores", "sigmoid")
+            return [one["score"] for one in client.post("/rerank", json=body).json()]
+
+    assert scores(models[0]) == pytest.approx(((1 + cosines) / 2).tolist(), abs=1e-6)
+    assert scores(models[0], rerank_scores="raw") == pytest.approx(cosines.tolist(), abs=1e-6)
+    calibrated = scores(models[0], rerank_rule=RULE, rerank_scores="calibrated")
+    assert calibrated == pytest.approx(RULE.probabilities(cosines).tolist(), abs=1e-6)
+    with pytest.raises(InputError, match="--rerank_scores"):
+        build("runs/faq", *models, rerank_scores="calibrated")
+
+
+def test_what_other_clients_ask_first(client, models):
+    """Fails if a client of OpenAI or TEI finds no model, or TEI's vectors are others."""
+    assert client.get("/v1/models").json()["data"][0]["id"] == "runs/faq"
+    info = client.get("/info").json()
+    assert info["model_id"] == "runs/faq" and info["max_input_length"] == models[0].max_length
+    vectors = client.post("/embed", json={"inputs": TEXTS, "truncate": True}).json()
+    np.testing.assert_allclose(vectors, models[0].encode(TEXTS, normalize_embeddings=True), atol=1e-6)
+    assert np.shape(client.post("/embed", json={"inputs": TEXTS[0]}).json()) == (1, 32)
+    client.get("/nothing")
+    metrics = client.get("/metrics").text
+    assert 'cosent_requests_total{path="/embed",status="200"} 2' in metrics and "cosent_requests_waiting 0" in metrics
+    assert "nothing" not in metrics
+
+
+def test_pages_of_other_origins(models):
+    """Fails if a page may read answers without --cors, or its preflight, which has no key, is refused with it."""
+    preflight = {"Origin": "https://example.com", "Access-Control-Request-Method": "POST"}
+    allowed = "access-control-allow-origin"
+    with testclient.TestClient(build("runs/faq", *models, key="secret")) as closed:
+        assert allowed not in closed.options("/rerank", headers=preflight).headers
+    with testclient.TestClient(build("runs/faq", *models, key="secret", cors=["https://example.com"])) as opened:
+        answer = opened.options("/rerank", headers=preflight)
+        assert answer.status_code == 200 and answer.headers[allowed] == "https://example.com"
 
 
 def test_similarity(client, models):
@@ -90,6 +145,10 @@ def test_what_is_refused(client, models):
         ("/v1/embeddings", {"input": ["好", "\u200b "]}, 422, "input"),
         ("/v1/embeddings", {"input": ["好", " \u3000\n"]}, 422, "input.1"),
         ("/v1/embeddings", {"input": 3}, 422, "input"),
+        ("/v1/embeddings", {"input": [[101, 102]]}, 422, "check_embedding_ctx_length=False"),
+        ("/embed", {"inputs": [101, 102]}, 422, "token ids"),
+        ("/embed", {"inputs": "好", "normalize": False}, 422, "normalize"),
+        ("/rerank", {"query": "好", "documents": [{"title": "好"}]}, 422, "documents.0"),
         ("/v1/embeddings", {"input": ["好"] * (MOST_TEXTS + 1)}, 422, "input"),
         ("/v1/embeddings", {"input": "好", "dimensions": 7}, 422, "dimensions"),
         ("/rerank", {"query": "好"}, 422, "texts"),
@@ -189,6 +248,59 @@ def test_too_much_work(client):
     assert answer.status_code == 422 and "40,962,048" in answer.json()["error"]["message"]
 
 
+@pytest.fixture(scope="module")
+def address(models):
+    """A server of both models in a thread."""
+    uvicorn = pytest.importorskip("uvicorn")
+    server = uvicorn.Server(uvicorn.Config(build("runs/faq", *models, key="secret"), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("package", ["cohere", "langchain_openai", "langchain_cohere", "llama_index", "haystack"])
+def test_clients_of_others(package, address, models):
+    """Fails if the settings on the page do not make another library's client return our vectors or our order."""
+    pytest.importorskip(package)
+    key, expected = "secret", models[0].encode(TEXTS, normalize_embeddings=True)
+    order = np.argsort(-models[1].similarity(["还款"] * 3, TEXTS), kind="stable").tolist()
+    vectors, ranked = expected, [order]
+    if package == "cohere":
+        import cohere
+
+        clients = [kind(api_key=key, base_url=address) for kind in (cohere.Client, cohere.ClientV2)]
+        answers = [client.rerank(query="还款", documents=TEXTS, model="any") for client in clients]
+        ranked = [[result.index for result in answer.results] for answer in answers]
+    elif package == "langchain_cohere":
+        from langchain_cohere import CohereRerank
+
+        results = CohereRerank(base_url=address, cohere_api_key=key, model="any", top_n=3).rerank(TEXTS, "还款")
+        ranked = [[result["index"] for result in results]]
+    elif package == "langchain_openai":
+        from langchain_openai import OpenAIEmbeddings
+
+        own = {"api_key": key, "model": "any", "check_embedding_ctx_length": False}
+        vectors = OpenAIEmbeddings(base_url=f"{address}/v1", **own).embed_documents(TEXTS)
+    elif package == "llama_index":
+        from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+
+        client = OpenAILikeEmbedding(model_name="any", api_base=f"{address}/v1", api_key=key)
+        vectors = client.get_text_embedding_batch(TEXTS)
+    else:
+        from haystack.components.embedders import OpenAITextEmbedder
+        from haystack.utils import Secret
+
+        client = OpenAITextEmbedder(api_base_url=f"{address}/v1", api_key=Secret.from_token(key), model="any")
+        vectors = [client.run(text)["embedding"] for text in TEXTS]
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+    assert all(one == order for one in ranked)
+
+
 def test_clients_share_a_batch(models):
     """Fails if each of several clients waits for the others one by one, or gets the answer of another."""
     sizes = []
@@ -254,7 +366,7 @@ def test_a_client_that_has_gone():
         return [2 * thing for thing in things]
 
     gone, answer = answers(Batches(compute, 8), ["a", "b"], ["c"], gone=[0])
-    assert isinstance(gone, asyncio.CancelledError) and answer == ["cc"] and computed == ["c"]
+    assert isinstance(gone, InterruptedError) and answer == ["cc"] and computed == ["c"]
 
     async def leave():
         await Batches(compute, 8).results(["d"], Client(gone=True))

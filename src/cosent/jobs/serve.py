@@ -4,9 +4,9 @@ cosent serve --model runs/faq                                    http://127.0.0.
 cosent serve --model runs/faq --rerank runs/cross --port 8080
 curl -s localhost:8000/similarity -H 'Content-Type: application/json' -d '{"pairs": [["怎么还款", "如何还款"]]}'
 
-/v1/embeddings has the shape of OpenAI's, /rerank, of --model unless there is --rerank, those of TEI ("texts") and of
-Jina and Cohere ("documents"). What several clients ask at a time is computed in one packed batch. Requests need the key
-of COSENT_API_KEY, if it is set.
+/v1/embeddings has the shape of OpenAI's, /embed that of TEI, /rerank, of --model unless there is --rerank, those of TEI
+("texts") and of Jina and Cohere ("documents"). What several clients ask at a time is computed in one packed batch.
+Requests need the key of COSENT_API_KEY, if it is set.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import base64
 import os
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -37,6 +37,7 @@ MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES = 2048, 20_000, 8 * 2**20  # of a reques
 MOST_PAIRED = 4 * 2**20  # characters of all pairs of a request, of which the query of /rerank is in each
 BATCH, SLICE = 1024, 0.3  # texts or pairs computed at a time, and about how many seconds that takes
 WAITING = 256  # requests; one more is answered with 503
+JSON = "application/json"
 PATIENCE = 30  # seconds: a client that sends or reads nothing whole for so long is cut off
 GRACE = 5  # seconds for the requests that are being computed at SIGTERM
 
@@ -48,6 +49,11 @@ class ServeArguments(Int8, ModelSource):
     rerank: str | None = option(None, "Model that reranks, best a cross-encoder.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
+    rerank_scores: Literal["calibrated", "sigmoid", "raw"] | None = option(
+        None,
+        "Scores of /rerank: probabilities, 0 to 1, or the model's own; default: calibrated if it can, else sigmoid.",
+    )
+    cors: list[str] | None = option(None, "Origins of web pages that may ask, e.g. https://me.org, or *.", commas=True)
 
 
 def main(args: ServeArguments) -> None:
@@ -70,13 +76,16 @@ def main(args: ServeArguments) -> None:
                 raise InputError(str(error)) from error
         return open_model(replace(args, model=path))
 
+    def rule_of(path: str, model) -> DecisionRule | None:
+        rules = decision_rules(path)
+        if isinstance(model, Bundle) and (saved := model.settings)["calibration"]:
+            calibration = Calibration(**saved["calibration"])
+            rules = {saved["corpus"]: DecisionRule(saved["corpus"], saved["threshold"], calibration)}
+        return choose_rule(rules, None, path)
+
     models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
-    rules = decision_rules(args.model)
-    if isinstance(models[0], Bundle) and (saved := models[0].settings)["calibration"]:
-        calibration = Calibration(**saved["calibration"])
-        rules = {saved["corpus"]: DecisionRule(saved["corpus"], saved["threshold"], calibration)}
-    rule = choose_rule(rules, None, args.model)
-    app = build(args.model, models[0], models[-1], rule, key)
+    rules = [rule_of(path, model) for path, model in ((args.model, models[0]), (args.rerank or args.model, models[-1]))]
+    app = build(args.model, models[0], models[-1], rules[0], key, rules[1], args.rerank_scores, args.cors or ())
     limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
 
@@ -117,7 +126,10 @@ class Batches:
         self.room = 2048.0  # work of the next slice, as `work` counts it
 
     async def results(self, things: list, request) -> list:
-        """The results of things; `asyncio.QueueFull` if too many requests wait, `ConnectionError` without a client."""
+        """The results of things; `asyncio.QueueFull` if too many requests wait, `ConnectionError` without a client.
+
+        `InterruptedError` if the server stops first.
+        """
         if len(self.waiting) >= WAITING:
             raise asyncio.QueueFull
         asked = Asked(things, asyncio.get_running_loop().create_future())
@@ -128,6 +140,8 @@ class Batches:
                 if await request.is_disconnected():
                     raise ConnectionAbortedError
             return asked.future.result()
+        except asyncio.CancelledError:  # by uvicorn, `GRACE` seconds after SIGTERM
+            raise InterruptedError from None
         finally:
             asked.future.cancel()  # if nobody waits for it any more
 
@@ -203,6 +217,18 @@ def scores_by(model) -> Callable[[list], list]:
     return compute
 
 
+def listed(texts: Any) -> Any:
+    """The texts of `input` or `inputs`, which may be a single one."""
+    if isinstance(texts, list) and texts and isinstance(texts[0], int | list):
+        raise ValueError("send texts, not token ids; in langchain-openai, set check_embedding_ctx_length=False")
+    return [texts] if isinstance(texts, str) else texts
+
+
+def text_of(document: Any) -> Any:
+    """The text of a document, which may be an object with a field `text`."""
+    return document.get("text") if isinstance(document, dict) else document
+
+
 def not_blank(text: str) -> str:
     """The text; `ValueError` if it is blank, since its vector would mean nothing."""
     if is_blank(text):
@@ -235,7 +261,16 @@ def protocol() -> type[asyncio.Protocol]:
     return Patient
 
 
-def build(name: str, model, reranker, rule=None, key: str | None = None):
+def build(
+    name: str,
+    model,
+    reranker,
+    rule=None,
+    key: str | None = None,
+    rerank_rule=None,
+    rerank_scores: str | None = None,
+    cors: Sequence[str] = (),
+):
     """The FastAPI application.
 
     Args:
@@ -243,36 +278,63 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         model, reranker: any `TextModel` or `Bundle`; the same one may be both.
         rule: the `DecisionRule` of `/similarity`.
         key: token that requests need.
+        rerank_rule: the `DecisionRule` of the reranker, if it has one.
+        rerank_scores: `calibrated`, `sigmoid` or `raw`; default: the first of them that the reranker has.
+        cors: origins of pages that may read the answers.
     """
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse, Response
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.responses import JSONResponse, PlainTextResponse, Response
     from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
     from pydantic_core import to_json
     from starlette.exceptions import HTTPException
 
     Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(not_blank)]
-    Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    limits = Field(min_length=1, max_length=MOST_TEXTS)
+    Texts = Annotated[list[Text], limits]
 
     class Embeddings(BaseModel):
-        input: Annotated[Texts, BeforeValidator(lambda texts: [texts] if isinstance(texts, str) else texts)]
+        input: Annotated[Texts, BeforeValidator(listed)]
         model: str | None = None
         encoding_format: Literal["float", "base64"] = "float"
         dimensions: int | None = None
 
+    class Embed(BaseModel):
+        inputs: Annotated[Texts, BeforeValidator(listed)]
+        normalize: bool = True
+
     class Rerank(BaseModel):
         query: Text
         texts: Texts | None = None
-        documents: Texts | None = None
-        top_n: int | None = Field(None, ge=1)
+        documents: Annotated[list[Annotated[Text, BeforeValidator(text_of)]], limits] | None = None
+        top_n: int | None = Field(None, ge=0)
+        top_k: int | None = Field(None, ge=0)
+        return_documents: bool | None = False
+        return_text: bool | None = False
+        raw_scores: bool | None = False
 
     class Similarity(BaseModel):
-        pairs: Annotated[list[tuple[Text, Text]], Field(min_length=1, max_length=MOST_TEXTS)]
+        pairs: Annotated[list[tuple[Text, Text]], limits]
 
     width = getattr(model, "embedding_dimension", None)
     embeddings = Batches(vectors_by(model), model.max_length) if width else None
     similarities = Batches(scores_by(model), model.max_length)
     reranking = similarities if reranker is model else Batches(scores_by(reranker), reranker.max_length)
+
+    rerank_scores = rerank_scores or ("sigmoid" if rerank_rule is None else "calibrated")
+    if rerank_scores == "calibrated" and rerank_rule is None:
+        raise InputError("--rerank_scores calibrated: the reranker has no calibration. Take sigmoid or raw.")
+
+    def reranked(scores: Sequence[float]) -> Sequence[float]:
+        """Scores as --rerank_scores has them, in the same order."""
+        if rerank_scores == "raw":
+            return scores
+        if rerank_scores == "calibrated":
+            return rerank_rule.probabilities(scores).tolist()
+        logits = np.asarray(scores, np.float64)
+        cosines = getattr(reranker, "embedding_dimension", None)
+        return ((1 + logits) / 2 if cosines else 0.5 * (1 + np.tanh(logits / 2))).tolist()
 
     @asynccontextmanager
     async def lifespan(app):
@@ -297,7 +359,10 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
         right = key is None or secrets.compare_digest(given, key.encode())
         return None if right else refusal(401, "the bearer token is missing or wrong")
 
-    app.add_middleware(Gate, unauthorised=unauthorised)
+    served: Counter[tuple[str, int]] = Counter()
+    app.add_middleware(Gate, unauthorised=unauthorised, served=served)
+    if cors:
+        app.add_middleware(CORSMiddleware, allow_origins=list(cors), allow_methods=["*"], allow_headers=["*"])
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request, error):  # without the input, which may not even be UTF-8
@@ -316,20 +381,48 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
 
     app.exception_handler(ConnectionAbortedError)(lambda request, error: refusal(499, "the client has gone"))
 
+    app.exception_handler(InterruptedError)(lambda request, error: refusal(503, "the server is stopping; try again"))
+
     @app.get("/health")
     async def health():
         return {"status": "ok", "model": name}
 
-    @app.post("/v1/embeddings")
-    async def embed(asked: Embeddings, request: Request):
+    @app.get("/v1/models")
+    async def models():
+        return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "cosent"}]}
+
+    @app.get("/info")
+    async def info():
+        kind = {"embedding": {}} if width else {"reranker": {}}
+        lengths = {"max_input_length": model.max_length, "max_client_batch_size": MOST_TEXTS}
+        return {"model_id": name, "model_type": kind, **lengths, "rerank_scores": rerank_scores}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics():
+        waiting = sum(len(one.waiting) for one in {embeddings, similarities, reranking} - {None})
+        lines = [f'cosent_requests_total{{path="{path}",status="{code}"}} {n}' for (path, code), n in served.items()]
+        types = ["# TYPE cosent_requests_waiting gauge", f"cosent_requests_waiting {waiting}"]
+        return "\n".join([*types, "# TYPE cosent_requests_total counter", *lines, ""])
+
+    async def vectors_of(texts: list[str], request: Request) -> list[tuple[np.ndarray, int]]:
         if embeddings is None:
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
-        if asked.dimensions not in (None, width):
-            raise HTTPException(422, f"dimensions: this model has {width}")
-        results = await embeddings.results(asked.input, request)
-        return Response(
-            await asyncio.to_thread(embedded, results, asked.encoding_format), media_type="application/json"
-        )
+        return await embeddings.results(texts, request)
+
+    @app.post("/embed")
+    async def embed_as_tei(asked: Embed, request: Request):
+        if not asked.normalize:
+            raise HTTPException(422, "normalize: vectors have length 1 here; leave it out")
+        results = await vectors_of(asked.inputs, request)
+        return Response(await asyncio.to_thread(to_json, [one.tolist() for one, _ in results]), media_type=JSON)
+
+    @app.post("/v1/embeddings")
+    async def embed(asked: Embeddings, request: Request):
+        if width and asked.dimensions not in (None, width):
+            shorter = "cosent merge --pca_dim makes a model of shorter ones"
+            raise HTTPException(422, f"dimensions: the vectors of this model have {width}; {shorter}")
+        results = await vectors_of(asked.input, request)
+        return Response(await asyncio.to_thread(embedded, results, asked.encoding_format), media_type=JSON)
 
     def embedded(results: list[tuple[np.ndarray, int]], form: str) -> bytes:
         vectors, tokens = zip(*results, strict=True)
@@ -348,18 +441,26 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
 
     @app.post("/rerank")
     @app.post("/v1/rerank")
+    @app.post("/v2/rerank")
     async def rerank(asked: Rerank, request: Request):
         texts = asked.texts or asked.documents
         if texts is None or (asked.texts and asked.documents):
             raise HTTPException(422, "give texts (as TEI has it) or documents (as Jina and Cohere have it)")
-        scores, same = zip(
-            *await reranking.results(paired([(asked.query, text) for text in texts]), request), strict=True
-        )
-        order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n]
-        key = "score" if asked.texts else "relevance_score"
-        notes = [{"token_collision": True} if one else {} for one in same]
-        results = [{"index": index, key: scores[index]} | notes[index] for index in order]
-        return results if asked.texts else {"model": name, "results": results}
+        pairs = paired([(asked.query, text) for text in texts])
+        scores, same = zip(*await reranking.results(pairs, request), strict=True)
+        order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n or asked.top_k or None]
+        shown = scores if asked.raw_scores else reranked(scores)
+        results = []
+        for index in order:
+            result = {"index": index, "score" if asked.texts else "relevance_score": shown[index]}
+            if same[index]:
+                result["token_collision"] = True
+            if asked.return_text:
+                result["text"] = texts[index]
+            if asked.return_documents:
+                result["document"] = {"text": texts[index]}
+            results.append(result)
+        return results if asked.texts else {"id": secrets.token_hex(8), "model": name, "results": results}
 
     @app.post("/similarity")
     async def similarity(asked: Similarity, request: Request):
@@ -380,8 +481,8 @@ def build(name: str, model, reranker, rule=None, key: str | None = None):
 class Gate:
     """Middleware that reads nothing of a request without the key, and no body of more than `MOST_BYTES`."""
 
-    def __init__(self, app, unauthorised):
-        self.app, self.unauthorised = app, unauthorised
+    def __init__(self, app, unauthorised, served):
+        self.app, self.unauthorised, self.served = app, unauthorised, served
 
     async def __call__(self, scope, receive, send):
         from starlette.exceptions import HTTPException
@@ -392,6 +493,12 @@ class Gate:
             return await refusal(scope, receive, send)
         size = 0
 
+        async def counted(message):
+            if message["type"] == "http.response.start":
+                known = getattr(scope.get("route"), "path", "other")  # not what a client makes up
+                self.served[known, message["status"]] += 1
+            await send(message)
+
         async def limited():
             nonlocal size
             message = await receive()
@@ -400,4 +507,4 @@ class Gate:
                 raise HTTPException(413, f"at most {MOST_BYTES:,} bytes")
             return message
 
-        await self.app(scope, limited, send)
+        await self.app(scope, limited, counted)
