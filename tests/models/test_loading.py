@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -278,6 +279,7 @@ DAMAGES = {
     ),
     "other names": (lambda folder: rename_weights(folder, "student.{}".format), "model.safetensors lacks 37 weights"),
     "no pooling": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json.* is missing"),
+    "no modules": (lambda folder: (folder / "modules.json").unlink(), "modules.json.* is missing"),
     "no dense": (lambda folder: (folder / "2_Dense/config.json").unlink(), "2_Dense/config.json.* is missing"),
     "no weights of dense": (
         lambda folder: (folder / "2_Dense/model.safetensors").unlink(),
@@ -329,3 +331,46 @@ def test_a_cross_encoder_without_its_head(tiny_cross, tmp_path):
     rename_weights(folder, lambda name: None if name.startswith("classifier.") else name)
     with pytest.raises(InputError, match=r"model.safetensors lacks 2 weights \(classifier.bias, classifier.weight\)"):
         load_model(str(folder))
+
+
+SETTINGS, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
+ABSURD = [
+    *(("config.json", {name: value}) for name in ("hidden_size", "num_attention_heads") for value in (0, -32, "32")),
+    *(("config.json", {"num_hidden_layers": value}) for value in (10**7, -1, "2")),
+    *(("config.json", {"architectures": value}) for value in ([None], "BertModel", 5)),
+    *(("config.json", change) for change in ({"hidden_act": "os.system"}, {"pad_token_id": 10**6}, {"auto_map": 5})),
+    ("config.json", {"_attn_implementation": "kernels-community/other"}),
+    *((LENGTHS, {"max_seq_length": value}) for value in ("64", 1.5, -1, 1, 2, [1], True)),
+    *((SETTINGS, {"prompts": value, "default_prompt_name": None}) for value in ("abc", {"query": 5}, {"query": ["a"]})),
+    *((SETTINGS, {"prompts": {"a": "a"}, "default_prompt_name": value}) for value in (5, ["a"])),
+    (SETTINGS, {"similarity_fn_name": ["dot"]}),
+    ("1_Pooling/config.json", {"pooling_mode": 5}),
+    *(("2_Dense/config.json", {"in_features": value}) for value in ("32", -1)),
+]
+
+
+@pytest.mark.parametrize(("file", "changes"), ABSURD, ids=map(str, ABSURD))
+def test_absurd_settings(start, tmp_path, file, changes):
+    """Fails if a value of a foreign folder ends in a trace, in hours of work, or in a text of which nothing is read."""
+    folder = shutil.copytree(start, tmp_path / "model")
+    edit(file, **changes)(folder)
+    with pytest.raises(InputError, match=re.escape(str(folder))):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("file", ["config.json", "modules.json", SETTINGS, LENGTHS, "1_Pooling/config.json"])
+@pytest.mark.parametrize("content", ["5", '"x"', "null", "{", '{"a":' * 100_000])
+def test_json_of_another_form(start, tmp_path, file, content):
+    """Fails if a file that holds no settings is taken for one without any, or ends in a trace."""
+    folder = shutil.copytree(start, tmp_path / "model")
+    (folder / file).write_text(content)
+    with pytest.raises(InputError, match=re.escape(file)):
+        load_model(str(folder))
+
+
+def test_an_endless_prompt(start, tmp_path):
+    """Fails if a foreign folder whose default prompt has ten million characters keeps a server busy."""
+    folder = shutil.copytree(start, tmp_path / "model")
+    edit(SETTINGS, prompts={"a": "好 " * 5 * 10**6}, default_prompt_name="a")(folder)
+    with pytest.raises(InputError, match="of 10,000,000 characters"):
+        load_model(str(folder)).encode(["好"])

@@ -92,11 +92,11 @@ class TextModel(nn.Module):
 
     def prefix(self, prompt: str) -> str:
         """The prompt itself, if it leaves room for a sentence."""
-        tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
-        if tokens >= self.max_length:
-            raise InputError(
-                f"The prompt {prompt!r} has {tokens} tokens, the model reads {self.max_length}. Shorten it."
-            )
+        most = LONGEST_TOKEN * self.max_length  # characters: hours of tokenising end here
+        tokens = len(run_tokenizer(self.tokenizer, prompt[:most], verbose=False)["input_ids"]) if prompt else 0
+        if tokens >= self.max_length or len(prompt) > most:
+            shown = repr(prompt) if len(prompt) < 100 else f"of {len(prompt):,} characters, {prompt[:40]!r} ...,"
+            raise InputError(f"The prompt {shown} has {tokens} tokens, the model reads {self.max_length}. Shorten it.")
         return prompt
 
     def prefixes(
@@ -167,6 +167,7 @@ class TextModel(nn.Module):
         self.backbone.activation_checkpointing_enable(**kwargs)
 
 
+LONGEST_TOKEN = 50  # characters
 HEAD_NAME = "head.safetensors"
 
 

@@ -106,6 +106,8 @@ def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict
 def is_cross_encoder(path: str) -> bool:
     """Whether a folder or Hub id holds a sequence classifier, which reads both sentences of a pair at once."""
     architectures = (read_json(path, "config.json") or {}).get("architectures") or [""]
+    if not isinstance(architectures, list) or not isinstance(architectures[0], str):
+        raise InputError(f"{path}/config.json: architectures is {str(architectures)[:80]}. Name a class in a list.")
     return architectures[0].endswith("ForSequenceClassification")
 
 
@@ -136,12 +138,16 @@ def write_json(path: Path, content: dict | list) -> None:
 
 
 def read_json(path: str, name: str) -> Any:
-    """The content of a file of a folder or Hub id; None without the file."""
+    """The content of a file of a folder or Hub id, a list in `modules.json` and else a dict; None without the file."""
     file = find_file(path, name)
     if file is None:
         return None
+    kind = list if name == MODULES else dict
     with reading(file):
-        return json.loads(Path(file).read_text(encoding="utf-8"))
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        if not isinstance(content, kind):
+            raise TypeError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
+        return content
 
 
 def find_file(path: str, name: str) -> str | None:

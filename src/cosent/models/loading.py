@@ -19,7 +19,7 @@ from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
 from cosent.errors import InputError, reading
 from cosent.models import lookup  # noqa: F401, registers the architecture
-from cosent.models.folder import PREFIX, read_json, read_weights, weights_file
+from cosent.models.folder import PREFIX, WEIGHTS, read_json, read_weights, weights_file
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,16 @@ def load_config(path: str):
         raise InputError(f"{path}{needs} has type {kind}, unknown to transformers {version}. Use a converted copy.")
     if code:
         warn_of_code(path, kind)
+    for name in ("hidden_size", "num_attention_heads"):
+        if name in raw and not (type(raw[name]) is int and raw[name] > 0):
+            raise InputError(f"{path}/config.json: {name} is {str(raw[name])[:80]!r}. Write a number from 1 on.")
+    layers, file = raw.get("num_hidden_layers"), Path(path, WEIGHTS)
+    if isinstance(layers, int) and file.is_file() and layers > max(LAYERS, file.stat().st_size / LAYER_BYTES):
+        raise InputError(f"{path}/config.json: num_hidden_layers {layers:,} are more than {file} holds. Correct it.")
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
+
+
+LAYERS, LAYER_BYTES = 1000, 1000  # so many are built at once; the fewest bytes of the weights of one
 
 
 @cache
@@ -72,7 +81,8 @@ class missing_models(reading):
 
     def __init__(self, model_name_or_path: str):
         advice = "Check the folder or Hub id, or copy it again."
-        super().__init__(model_name_or_path, RuntimeError, StrictDataclassError, advice=advice)
+        kinds = (RuntimeError, StrictDataclassError, AssertionError, ImportError)
+        super().__init__(model_name_or_path, *kinds, advice=advice)
 
     def explanation(self, error: Exception) -> str | None:
         text = super().explanation(error)

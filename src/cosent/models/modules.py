@@ -160,7 +160,8 @@ class Module:
         """A `Dense` or `Normalize` with its weights; `path` is the folder or Hub id of the model."""
         if self.kind == "Normalize":
             return Normalize()
-        dense = Dense(**{name: self.config[name] for name in READ["Dense"] & self.config.keys()})
+        with reading(f"{path}/{self.folder}/config.json", RuntimeError):
+            dense = Dense(**{name: self.config[name] for name in READ["Dense"] & self.config.keys()})
         try:
             dense.load_state_dict(read_weights(path, self.folder))
         except RuntimeError as error:
@@ -184,6 +185,8 @@ def read_saved(path: str) -> list[Module]:
                 f"{path}/{folder}/config.json, of a module in {MODULES}, is missing. Copy or download the whole folder."
             )
         modules.append(Module(kind, folder, config or {}))
+        with reading(f"{path}/{folder}/config.json"):
+            _ = modules[-1].obstacle  # which reads its values
     if modules and (modules[0].kind, modules[0].folder) == ("Transformer", ""):
         return modules[1:]
     return modules  # the first one is an obstacle then
@@ -217,6 +220,8 @@ def load_modules(
     ported = {} if saved or pooling not in (None, LINEAR_CLS) else ported_pooler(path)
     mode = pooling or (LINEAR_CLS if ported else default)
     if not (saved or pooling or ported):
+        if (alone := Path(path, "1_Pooling", "config.json")).is_file():
+            raise InputError(f"{path}/{MODULES}, which names {alone}, is missing. Copy it too, or name a --pooling.")
         note_of_pooling(path, mode)
     modules: list[nn.Module] = []
     if mode == LINEAR_CLS:
@@ -247,6 +252,7 @@ def ported_pooler(path: str) -> dict[str, torch.Tensor]:
     return {name.removeprefix(PORTED_POOLER): value for name, value in weights if name.startswith(PORTED_POOLER)}
 
 
+FEWEST_TOKENS = 3  # of a text: two special ones and one of its own
 # Settings of the backbone: the first file that exists counts, and the first is written.
 TRANSFORMER_CONFIGS = [f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "xlm-roberta", "xlnet")]
 # Values that mean what is computed here; so does an empty value of any setting.
@@ -286,6 +292,11 @@ class KeptSettings:
         for (file, key), value in values.items():
             if value not in (None, {}, *EXPECTED.get(key, ())):
                 raise InputError(f"{path}/{file}: {key} = {value!r} is not supported. Remove the key.")
+        length, similarity = transformer.get("max_seq_length"), settings.get("similarity_fn_name")
+        if length and not (type(length) is int and length >= FEWEST_TOKENS):
+            raise InputError(f"{path}/{name}: max_seq_length is {length!r}. Write a number from {FEWEST_TOKENS} on.")
+        if not isinstance(similarity, str | None):
+            raise InputError(f"{path}/{SETTINGS}: similarity_fn_name is {similarity!r}. Write cosine.")
         return cls(settings, {key: value for key, value in transformer.items() if value}, weights)
 
     def apply(self, tokenizer) -> None:

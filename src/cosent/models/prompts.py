@@ -42,8 +42,11 @@ class Prompts:
         config = read_json(path, SETTINGS) or {}
         if config.get("model_type", BI_ENCODER) != model_type:
             return cls()
-        texts = {name: text or "" for name, text in (config.get("prompts") or {}).items()}
-        return cls(texts, config.get("default_prompt_name"))
+        prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+        texts = prompts.values() if isinstance(prompts, dict) else [0]
+        if not all(isinstance(text, str | None) for text in (*texts, default)):
+            raise InputError(f"{path}/{SETTINGS}: prompts and default_prompt_name are not texts by name. Correct them.")
+        return cls({name: text or "" for name, text in prompts.items()}, default)
 
     def save_for_classifier(self, folder: str | Path) -> None:
         """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
