@@ -41,6 +41,12 @@ def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
         shutil.copy(make_corpus({"train": rows}, name="other") / "train.parquet", folder)
         with pytest.raises(InputError, match="train.parquet is damaged, or is of another MANIFEST.json"):
             load_corpus(str(folder))
+    manifest = folder / "MANIFEST.json"
+    text = manifest.read_text(encoding="utf-8")
+    for damaged in (text.replace('"sha256"', '"sha356"'), text.replace('"rows"', '"rops"'), text[:-9], "[" * 9999, "5"):
+        manifest.write_text(damaged, encoding="utf-8")
+        with pytest.raises(InputError, match="MANIFEST.json cannot be read"):
+            load_corpus(str(folder))
 
 
 def test_groups_are_equal_or_connected_sentences(make_corpus):

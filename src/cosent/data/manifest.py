@@ -75,7 +75,10 @@ class Manifest(Labels):
         if not path.is_file():
             raise InputError(f"{folder} has no {MANIFEST_NAME}. Run `cosent prepare NAME --source {folder}` first.")
         with reading(path, advice="Copy it again, or prepare the corpus again."):
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            manifest = cls(**json.loads(path.read_text(encoding="utf-8")))
+            if not all({"rows", "sha256"} <= facts.keys() for facts in manifest.splits.values()):
+                raise KeyError("rows or sha256")
+            return manifest
 
 
 @dataclass(kw_only=True)
