@@ -16,7 +16,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.embedding import quantized
-from cosent.models.folder import read_json, write_json
+from cosent.models.folder import read_json, remove_modules, write_json
 from cosent.models.modules import ACTIVATIONS, CHOICES, POOLINGS, Module, Normalize, Pooling
 from tests.support.families import save_family
 
@@ -287,3 +287,11 @@ def test_truncated_vectors_are_the_first_numbers(tiny_model, tmp_path, unit):
     np.testing.assert_allclose(SentenceTransformer(str(tmp_path)).encode(SENTENCES), expected, atol=1e-6)
     theirs = SentenceTransformer(str(tiny_model), truncate_dim=8)
     np.testing.assert_allclose(theirs.encode(SENTENCES, normalize_embeddings=unit), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["[", '[{"idx": 0}]', "5"])
+def test_damaged_modules_are_replaced(tmp_path, text):
+    """Fails if a run cannot be resumed from before a torn checkpoint, since it ends where that is written again."""
+    (tmp_path / "modules.json").write_text(text, encoding="utf-8")
+    remove_modules(tmp_path)
+    assert not list(tmp_path.iterdir())

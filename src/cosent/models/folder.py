@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -83,9 +84,10 @@ def remove_model(folder: str | Path) -> None:
 
 def remove_modules(folder: str | Path) -> None:
     """Removes from a folder the modules of an earlier bi-encoder and what is said about them, and its seal."""
-    for module in read_json(str(folder), MODULES) or []:
-        if MODULE_FOLDER.fullmatch(module["path"]):
-            shutil.rmtree(Path(folder, module["path"]), ignore_errors=True)
+    with suppress(InputError), reading(Path(folder, MODULES)):  # of a torn checkpoint, which is written again
+        for module in read_json(str(folder), MODULES) or []:
+            if MODULE_FOLDER.fullmatch(module["path"]):
+                shutil.rmtree(Path(folder, module["path"]), ignore_errors=True)
     for name in (MODULES, SETTINGS, TRANSFORMER_CONFIG, SEAL):
         Path(folder, name).unlink(missing_ok=True)
 
