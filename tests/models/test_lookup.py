@@ -3,6 +3,8 @@
 import json
 import logging
 import shutil
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +17,8 @@ from transformers import AutoModel, AutoTokenizer
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import keep_layers
-from cosent.models.lookup import Characters, LookupConfig, LookupModel, character_tokenizer, int8_state
+from cosent.models.lookup import Characters, LookupConfig, LookupModel, character_tokenizer
+from cosent.models.lookup_reader import Lookup
 from cosent.models.modules import Pooling
 from tests.conftest import SENTENCES, run_train
 
@@ -99,7 +102,7 @@ def test_one_text_one_vector_and_two_characters_two(tiny_lookup):
     assert max(similarity(one, other) for one in names for other in names if one != other) < 0.99
 
 
-def test_a_folder_of_every_loader(tiny_lookup, tmp_path, changed):
+def test_a_folder_of_every_loader(tiny_lookup, tmp_path, job):
     """Fails if other loaders read other vectors, or a trained or rounded table is not the one that was saved."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_lookup))
     vectors = encoder.encode(TEXTS)
@@ -110,7 +113,9 @@ def test_a_folder_of_every_loader(tiny_lookup, tmp_path, changed):
     tokens = AutoModel.from_pretrained(tiny_lookup).eval()(**inputs).last_hidden_state
     pooled = Pooling("mean", WIDTH)(tokens, inputs["attention_mask"]).detach().numpy()
     np.testing.assert_allclose(pooled, vectors, atol=4e-6)
-    rounded = SentenceEncoder.from_pretrained(changed(int8_state(load_file(tiny_lookup / "model.safetensors"))))
+    job("cosent.jobs.merge", "--models", tiny_lookup, "--dtype", "int8", "--output", tmp_path / "int8")
+    assert load_file(tmp_path / "int8" / "model.safetensors")["table.weight"].dtype == torch.int8
+    rounded = SentenceEncoder.from_pretrained(str(tmp_path / "int8"))
     assert rounded.backbone.table.weight.dtype == torch.float32
     np.testing.assert_allclose(rounded.encode(TEXTS), vectors, atol=np.abs(vectors).max() / 50)
     rounded.save_pretrained(tmp_path / "again")
@@ -183,3 +188,29 @@ def test_jobs(tiny_lookup, made_up, job, tmp_path):
     expected = SentenceEncoder.from_pretrained(str(tiny_lookup)).similarity("怎么还款", "如何还款")
     assert f"{expected:.4f}" in printed
     assert "spearman" in job("cosent.jobs.evaluate", "--model", tiny_lookup, "--corpus", made_up)[0]
+
+
+@pytest.mark.parametrize("flags", [(), ("--int8",)], ids=["float32", "int8"])
+def test_the_reader_in_numpy(tiny_lookup, made_up, job, tmp_path, flags):
+    """Fails if an exported lookup needs more than numpy, or reads a character or a pair otherwise."""
+    flags = (*flags, "--corpus", made_up) if flags else ()
+    job("cosent.jobs.export", "--model", tiny_lookup, "--format", "numpy", "--output", tmp_path / "exported", *flags)
+    blocked = "import sys; sys.modules.update({name: None for name in ('torch', 'tokenizers', 'cosent', 'scipy')}); "
+    code = f"{blocked}import runpy; runpy.run_path({str(tmp_path / 'exported' / 'run.py')!r}, run_name='__main__')"
+    command = [sys.executable, "-I", "-c", code, "怎么还款", "如何还款"]
+    printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    encoder, reader = SentenceEncoder.from_pretrained(str(tiny_lookup)), Lookup(tmp_path / "exported")
+    assert float(printed) == pytest.approx(encoder.similarity("怎么还款", "如何还款"), abs=0.01 if flags else 1e-5)
+    texts = [*TEXTS, *SENTENCES, "ß\u1e9eΣς\U0001d400\U000e0041"]
+    assert reader.token_ids(texts) == encoder.token_ids(texts)
+    tolerance = {"atol": 0.02 if flags else 1e-5}
+    np.testing.assert_allclose(reader.encode(texts), encoder.encode(texts, normalize_embeddings=True), **tolerance)
+    with pytest.raises(InputError, match=r"exported lookup.*run\.py"):
+        SentenceEncoder.from_pretrained(str(tmp_path / "exported"))
+
+
+def test_what_the_reader_in_numpy_is_not_for(tiny_bi, job, tmp_path):
+    """Fails if layers are left out of an export without a word."""
+    with pytest.raises(InputError, match="--format numpy"):
+        job("cosent.jobs.export", "--model", tiny_bi, "--format", "numpy", "--output", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()

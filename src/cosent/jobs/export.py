@@ -2,6 +2,7 @@
 
 cosent export --model runs/faq --output faq.onnx
 cosent export --model runs/faq --format openvino --int8 --corpus faq --output faq.ov
+cosent export --model runs/lookup --format numpy --output faq.numpy
 python faq.onnx/run.py 怎么还款 如何还款
 
 The graph includes pooling and head; threshold and probabilities of the model's training travel along. Before the folder
@@ -31,6 +32,7 @@ from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
 from cosent.seal import seal
 
 PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino", "nncf")}
+PACKAGES |= {"numpy": ()}
 PAIRS = 1000  # of validation, on which the export is compared with the model
 CALIBRATION = 300  # sentences that set the ranges of int8 in OpenVINO
 LEAST_COSINE = 1 - 1e-4  # of a float32 vector with that of the model
@@ -45,7 +47,9 @@ class ExportArguments(OutputFolder, CorpusSource):
     """Model, form and place of the export."""
 
     model: str = option("similar", MODEL)
-    format: str = option("onnx", "Runtime of the graph.", ("onnx", "openvino"))
+    format: str = option(
+        "onnx", "Runtime of the graph; numpy: of a lookup, without one.", ("onnx", "openvino", "numpy")
+    )
     int8: bool = option(False, "Matrix products in int8: smaller, faster on CPUs with VNNI, and slightly different.")
     bf16: bool = option(False, "openvino: compute in bfloat16 on CPUs that have it (AVX512_BF16 or AMX).")
 
@@ -66,7 +70,7 @@ def export(args: ExportArguments) -> None:
         raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
     resolve(args.model)  # before imports that take seconds
     from cosent.data.corpus import load_corpus
-    from cosent.models import bundle
+    from cosent.models import bundle, lookup_reader
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
@@ -81,31 +85,39 @@ def export(args: ExportArguments) -> None:
     prompts = model.prompts.sides()
     if rule is not None and rule.prompts != prompts:
         rule = None
+    read: type[lookup_reader.Lookup] | type[bundle.Bundle]
     with complete_folder(args.output) as folder:
-        files = write_graph(model, folder, args, corpus)
-        model.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
-        settings = {
-            "form": bundle.FORM,
+        if args.format == "numpy":
+            read, script, name = lookup_reader.Lookup, lookup_reader.__file__, "lookup.json"
+            own = write_lookup(model, folder, args)
+        else:
+            read, script, name = bundle.Bundle, bundle.__file__, "bundle.json"
+            files = write_graph(model, folder, args, corpus)
+            model.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+            own = {
+                "form": bundle.FORM,
+                "files": [*files, "tokenizer.json"],
+                "inputs": input_names(model),
+                "precision": "bf16" if args.bf16 else "f32",
+                "pad_id": model.tokenizer.pad_token_id,
+                "pad_token": model.tokenizer.pad_token,
+                "embedding_dimension": getattr(model, "embedding_dimension", None),
+            }
+        settings = own | {
             "cosent": __version__,
             "model": args.model,
             "tower": "cross_encoder" if reads_pairs(model) else "bi_encoder",
-            "files": [*files, "tokenizer.json"],
-            "inputs": input_names(model),
-            "precision": "bf16" if args.bf16 else "f32",
             "max_length": model.max_length,
-            "pad_id": model.tokenizer.pad_token_id,
-            "pad_token": model.tokenizer.pad_token,
-            "embedding_dimension": getattr(model, "embedding_dimension", None),
             "prompts": prompts,
             "corpus": rule and rule.corpus,
             "threshold": rule and rule.threshold,
             "calibration": rule and asdict(rule.calibration),
         }
         text = json.dumps(settings, ensure_ascii=False, indent=2)
-        Path(folder, "bundle.json").write_text(text + "\n", encoding="utf-8")
-        shutil.copy(bundle.__file__, folder / "run.py")
+        Path(folder, name).write_text(text + "\n", encoding="utf-8")
+        shutil.copy(script, folder / "run.py")
         seal(folder)
-        proof = prove(model, bundle.Bundle(folder), rounded, corpus)
+        proof = prove(model, read(folder), rounded, corpus)
     size = sum(file.stat().st_size for file in output.iterdir())
     form = {"format": args.format, "int8": args.int8, "bf16": args.bf16, "mib": round(size / 2**20, 1)}
     print(json.dumps({"output": args.output} | form | proof))
@@ -192,6 +204,25 @@ def write_graph(model, folder: Path, args: ExportArguments, corpus) -> list[str]
     del converted
     file.unlink()
     return ["model.xml", "model.bin"]
+
+
+def write_lookup(model, folder: Path, args: ExportArguments) -> dict:
+    """Writes the table of a lookup and the tokens of every character to lookup.npz; returns what else reads them."""
+    from cosent.models.lookup import BYTES, Characters, LookupModel, int8_state
+
+    table, tokenizer = model.backbone, model.tokenizer
+    if not isinstance(table, LookupModel) or model.pooling.mode != "mean" or len(model.after_pooling):
+        raise InputError(
+            f"--format numpy is for lookups of mean pooling, and {args.model} is none. Take --format onnx."
+        )
+    state = {name: weight.detach() for name, weight in table.state_dict().items()}
+    state = int8_state(state) if args.int8 else state
+    points, tokens, counts = Characters.of(tokenizer).unlike_bytes(tokenizer)
+    keys, rows, step = (state[name].numpy() for name in ("keys", "table.weight", "scale"))
+    file = folder / "lookup.npz"
+    np.savez_compressed(file, keys=keys, rows=rows, step=step, points=points, tokens=tokens, counts=counts)
+    ids = {"first": tokenizer.cls_token_id, "last": tokenizer.sep_token_id, "byte": tokenizer.vocab[BYTES[0]]}
+    return ids | {"vocab_size": table.config.vocab_size, "hashed_rows": table.config.hashed_rows}
 
 
 def quantized(graph, model, corpus):

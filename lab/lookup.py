@@ -1,0 +1,242 @@
+"""Make a lookup: distil a table from a bi-encoder, on plain text and training sentences, then train it by CoSENT.
+
+python -m lab.lookup --config lab/pretraining/similar_lookup.yaml --text plain.txt.gz --output runs/similar-lookup
+
+Only rows that a batch reads get a gradient, so that a step costs the same for tables of any size.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, embedding_bag, normalize
+
+from cosent.atomic import complete_folder
+from cosent.cli import REQUIRED, option, run
+from cosent.compute.distributed import seeded
+from cosent.data.corpus import load_corpus
+from cosent.data.files import normalized_text
+from cosent.errors import InputError
+from cosent.evaluation.similarity import principal_directions
+from cosent.jobs.arguments import OutputFolder
+from cosent.losses.cosent import cosent_loss
+from cosent.models.auto import load_bi_encoder
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import sentence_vectors
+from cosent.models.lookup import BYTES, SPECIAL, Characters, LookupConfig, LookupModel, character_tokenizer
+from cosent.models.modules import Pooling
+from cosent.record import CorpusRecord, RunRecord
+from cosent.seal import sha256_of_file
+from cosent.training.job import environment, footprint
+from lab.pretraining.batches import Texts
+
+logger = logging.getLogger("cosent.lookup")
+
+SHORTEST, LONGEST = 4, 60  # characters of a sentence to distil
+FEWEST = 2  # times that a character occurs, to be in the vocabulary
+DISTILLED = 256  # sentences of a batch
+PROJECTED = 50_000  # sentences whose principal directions are kept
+WARMUP = 0.05  # share of the steps
+
+
+@dataclass(kw_only=True)
+class LookupArguments(OutputFolder):
+    """What the table holds and what it learns from."""
+
+    text: list[str] = option(REQUIRED, "UTF-8 files of plain text, a line each, also .gz.")
+    corpus: list[str] = option(REQUIRED, "Prepared corpora; only their training splits are read.")
+    corpus_weights: list[float] = option(REQUIRED, "Share of the batches of each corpus.")
+    exclude: list[str] = option(REQUIRED, "Corpora whose validation and test sentences are not distilled.")
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+    teacher: str = option("similar", "Bi-encoder to distil from.")
+    sentences: int = option(160_000, "Sentences to distil, half of them plain text.")
+    width: int = option(128, "Numbers of a row.")
+    distilled_width: int = option(256, "Numbers of a row in distillation, projected on --width after it.")
+    entries: int = option(60_000, "Characters and pairs with a row of their own, the most frequent ones.")
+    hashed_rows: int = option(2048, "Rows that all others share.")
+    passes: float = option(2.0, "Passes over the sentences in distillation.")
+    distillation_rate: float = option(2e-3, "Highest learning rate of distillation.")
+    steps: int = option(6000, "Batches of CoSENT.")
+    batch_size: int = option(128, "Pairs of a batch, which are of one corpus.")
+    learning_rate: float = option(1e-3, "Highest learning rate of CoSENT.")
+    entry_dropout: float = option(0.0, "Probability that the row of a pair is left out.")
+    seed: int = option(1, "Seed of everything random.")
+
+
+def main(args: LookupArguments) -> None:
+    start, output = time.time(), args.new_folder()
+    if len(args.corpus_weights) != len(args.corpus):
+        raise InputError(f"--corpus_weights takes one number for each of {len(args.corpus)} corpora.")
+    corpora = {name: load_corpus(name, args.data_dir) for name in args.corpus}
+    rows = [corpus.split("train") for corpus in corpora.values()]
+    sentences = sentences_to_distil(args, rows)
+    tokenizer = character_tokenizer(vocabulary(sentences))
+    table, trained = Table(args, tokenizer, sentences), time.time()
+    distil(table, sentences, args)
+    compare(table, rows, args)
+    encoder = SentenceEncoder(table.model, tokenizer, Pooling("mean", args.width))
+    record = RunRecord(
+        recipe=asdict(args) | {"model_name_or_path": args.teacher},
+        environment=environment(),
+        train_seconds=time.time() - trained,
+        seconds=time.time() - start,
+        files={name: sha256_of_file(name) for name in args.text},
+        footprint=footprint(encoder, None),
+        corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.items()},
+    )
+    with complete_folder(output) as folder:
+        encoder.save_pretrained(folder)
+        record.save(folder)
+    logger.info("wrote %s; threshold and card: cosent merge --models %s --dtype int8 --corpus ...", output, output)
+
+
+def sentences_to_distil(args: LookupArguments, corpora: list) -> list[str]:
+    """Training sentences and as many lines of plain text, in random order; none of them is held out."""
+    texts, draw = Texts(args.text, args.exclude, args.data_dir), random.Random(args.seed)
+    trained = {text for rows in corpora for name in ("sentence1", "sentence2") for text in rows[name][:]}
+    groups = [sorted(text for text in trained if normalized_text(text) not in texts.excluded), texts.read()]
+    sentences: list[str] = []
+    for group in groups:
+        fitting = [text for text in dict.fromkeys(group) if SHORTEST <= len(text) <= LONGEST]
+        sentences += draw.sample(fitting, min(args.sentences // 2, len(fitting)))
+    sentences = list(dict.fromkeys(sentences))
+    draw.shuffle(sentences)
+    return sentences
+
+
+def vocabulary(sentences: list[str]) -> list[str]:
+    """Characters as the tokenizer's rules leave them: those of the sentences, frequent ones first, and GB2312's."""
+    rules = character_tokenizer([]).backend_tokenizer.normalizer
+    characters, counts = np.unique(list("".join(map(rules.normalize_str, sentences))), return_counts=True)
+    frequent = characters[np.argsort(-counts, kind="stable")][: np.count_nonzero(counts >= FEWEST)]
+    lead, trail = range(0xB0, 0xF8), range(0xA1, 0xFF)
+    codes = (bytes((first, second)) for first in lead for second in trail)
+    return [*frequent.tolist(), *"".join(code.decode("gb2312", "ignore") for code in codes)]
+
+
+class Table:
+    """A lookup in training: its rows as one sparse weight, and texts as the rows that they read."""
+
+    def __init__(self, args: LookupArguments, tokenizer, sentences: list[str]):
+        self.characters, self.size = Characters.of(tokenizer), len(tokenizer)
+        self.args, self.random = args, np.random.default_rng(args.seed)
+        config = LookupConfig(self.size, args.distilled_width, args.entries, args.hashed_rows)
+        with seeded(args.seed):
+            self.model = LookupModel(config)
+        self.model.keys.copy_(torch.from_numpy(self.frequent_keys(sentences)))
+        logger.info("%s entries, %s of them pairs", f"{args.entries:,}", f"{(self.model.keys >= self.size).sum():,}")
+
+    def tokens(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, the id before each (0 at the start), and lengths."""
+        ids, lengths, _ = self.characters.encode(texts, 512)
+        before = np.concatenate([[0], ids[:-1]])
+        before[np.cumsum(lengths) - lengths] = 0
+        return ids, before, lengths
+
+    def frequent_keys(self, sentences: list[str]) -> np.ndarray:
+        """All characters that occur, bytes and special tokens aside, and the most frequent pairs; ascending."""
+        ids, before, _ = self.tokens(sentences)
+        own = np.unique(ids)
+        own = own[
+            (own >= len(SPECIAL) + len(BYTES)) | (own == self.characters.ends[0]) | (own == self.characters.ends[1])
+        ]
+        pairs, counts = np.unique((before * self.size + ids)[before > 0], return_counts=True)
+        room = self.args.entries - len(own)
+        if not 0 <= room <= len(pairs):
+            raise InputError(f"--entries {self.args.entries}: there are {len(own)} characters and {len(pairs)} pairs.")
+        return np.sort(np.concatenate([own, pairs[np.argsort(-counts, kind="stable")[:room]]])).astype(np.int32)
+
+    @torch.no_grad()
+    def read(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The rows of texts one after the other, where those of each begin, and how many they are."""
+        ids, before, lengths = self.tokens(texts)
+        rows = self.model.rows(torch.from_numpy(ids), torch.from_numpy(before)).numpy().astype(np.int32).ravel()
+        return rows, 2 * (np.cumsum(lengths) - lengths), 2 * lengths
+
+    def vectors(self, read: tuple[np.ndarray, np.ndarray, np.ndarray], chosen: np.ndarray) -> Tensor:
+        """Unit vectors of the chosen texts, `(chosen, width)`; `entry_dropout` leaves rows of pairs out."""
+        rows, starts, counts = read[0], read[1][chosen], read[2][chosen]
+        offsets = np.cumsum(counts) - counts
+        rows = rows[np.repeat(starts - offsets, counts) + np.arange(counts.sum())]
+        kept = np.ones(len(rows), np.float32)
+        kept[1::2] = self.random.random(len(rows) // 2) >= self.args.entry_dropout
+        bags = [torch.from_numpy(array) for array in (rows.astype(np.int64), offsets)]
+        options = {"mode": "sum", "sparse": True, "per_sample_weights": torch.from_numpy(kept)}
+        return normalize(embedding_bag(bags[0], self.model.table.weight, bags[1], **options))
+
+    def project(self, read: tuple[np.ndarray, np.ndarray, np.ndarray], width: int) -> None:
+        """Shortens the rows to so many principal directions of the vectors of these texts."""
+        with torch.no_grad():
+            some = np.arange(min(PROJECTED, len(read[1])))
+            directions = principal_directions(self.vectors(read, some).numpy())[:, :width]
+            shorter = (self.model.table.weight @ torch.from_numpy(directions).float()).contiguous()
+        self.model.table = nn.Embedding.from_pretrained(shorter, freeze=False)
+        self.model.config.hidden_size = width
+
+
+def rates(optimizer: torch.optim.Optimizer, steps: int) -> Iterator[int]:
+    """Counts steps; learning rates rise over the first `WARMUP` and fall to 0."""
+    highest = [group["lr"] for group in optimizer.param_groups]
+    for step in range(steps):
+        for group, rate in zip(optimizer.param_groups, highest, strict=True):
+            group["lr"] = rate * min(1.0, (step + 1) / (WARMUP * steps)) * (1 - step / steps)
+        yield step
+
+
+def distil(table: Table, sentences: list[str], args: LookupArguments) -> None:
+    """Learns the cosines of a teacher within batches, and by a projection its vectors."""
+    teacher = load_bi_encoder(args.teacher)
+    targets, read = sentence_vectors(teacher, sentences), table.read(sentences)
+    with seeded(args.seed):
+        projection = nn.Linear(args.distilled_width, teacher.embedding_dimension, bias=False)
+    optimizer = torch.optim.SparseAdam(table.model.table.parameters(), args.distillation_rate)
+    other = torch.optim.Adam(projection.parameters(), 1e-3)
+    order = np.zeros(0, np.int64)
+    for step in rates(optimizer, int(args.passes * len(sentences) / DISTILLED)):
+        if len(order) < DISTILLED:
+            order = table.random.permutation(len(sentences))
+        chosen, order = np.sort(order[:DISTILLED]), order[DISTILLED:]
+        wanted, vectors = torch.from_numpy(np.array(targets[chosen])), table.vectors(read, chosen)
+        cosines = ((vectors @ vectors.T - wanted @ wanted.T) ** 2).mean()
+        loss = 100 * cosines + (1 - cosine_similarity(projection(vectors), wanted)).mean()
+        optimizer.zero_grad()
+        other.zero_grad()
+        loss.backward()
+        optimizer.step()
+        other.step()
+        if step % 200 == 0:
+            logger.info("distillation, step %d: loss %.4f", step, loss.item())
+    if args.width < args.distilled_width:
+        table.project(read, args.width)
+
+
+def compare(table: Table, corpora: list, args: LookupArguments) -> None:
+    """CoSENT, each batch from one corpus."""
+    pairs = [[table.read(rows[name][:]) for name in ("sentence1", "sentence2")] for rows in corpora]
+    labels = [torch.tensor(rows["label"][:]) for rows in corpora]
+    orders = [np.zeros(0, np.int64) for _ in corpora]
+    shares = np.array(args.corpus_weights) / sum(args.corpus_weights)
+    optimizer = torch.optim.SparseAdam(table.model.table.parameters(), args.learning_rate)
+    for step in rates(optimizer, args.steps):
+        number = table.random.choice(len(corpora), p=shares)
+        if len(orders[number]) < args.batch_size:
+            orders[number] = table.random.permutation(len(labels[number]))
+        chosen, orders[number] = np.split(orders[number], [args.batch_size])
+        first, second = (table.vectors(side, chosen) for side in pairs[number])
+        loss = cosent_loss((first * second).sum(dim=1), labels[number][chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 500 == 0:
+            logger.info("CoSENT, step %d: loss %.4f", step, loss.item())
+
+
+ARGUMENTS = (LookupArguments,)
+
+if __name__ == "__main__":
+    run(main, *ARGUMENTS, shares_work=False, recipes=True)

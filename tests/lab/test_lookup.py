@@ -1,0 +1,65 @@
+"""Making a lookup end to end: what it reads, leaves out, learns and saves."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from cosent.cli import parse
+from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import sentence_vectors
+from cosent.record import read_record
+from lab import lookup
+from tests.conftest import SENTENCES
+from tests.support.launching import later_wins
+
+LINES = ["我很喜欢北京", "今天的天气好不好", "红苹果好吃吗", "推荐一款红车", "怎样才能还款", "ＡＢＣ公司", "怎么还"]
+
+
+@pytest.fixture
+def make(tiny_bi, make_corpus, pairs, tmp_path, monkeypatch):
+    """A function that makes a lookup of a tiny corpus and text, and returns its folder."""
+    held = [("怎样才能还款", "天气好", 1.0)] * 4
+    corpus = make_corpus({"train": pairs, "validation": held, "test": held})
+    (tmp_path / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
+    monkeypatch.setattr(lookup, "DISTILLED", 8)
+    cached = lambda teacher, sentences: sentence_vectors(teacher, sentences, tmp_path / "cache")  # noqa: E731
+    monkeypatch.setattr(lookup, "sentence_vectors", cached)
+
+    def run(*flags, output="made"):
+        words = ["--text", tmp_path / "text.txt", "--corpus", corpus, "--corpus_weights", 1, "--exclude", corpus]
+        words += ["--teacher", tiny_bi, "--output", tmp_path / output, "--batch_size", 16, "--entries", 50]
+        words += ["--width", 6, "--distilled_width", 8, "--passes", 60, "--distillation_rate", 0.05, "--steps", 60]
+        words = later_wins([*map(str, [*words, "--learning_rate", 0.05, *flags])])
+        lookup.main(*parse(words, *lookup.ARGUMENTS))
+        return tmp_path / output
+
+    return run
+
+
+def test_a_lookup_learns_and_has_not_read_what_is_held_out(make, pairs, caplog):
+    """Fails if a test sentence is distilled, the losses do not fall, or the folder is no ordinary bi-encoder."""
+    read = []
+    caplog.set_level(logging.INFO)
+    with pytest.MonkeyPatch.context() as patch:
+        vocabulary = lookup.vocabulary
+        patch.setattr(lookup, "vocabulary", lambda sentences: read.extend(sentences) or vocabulary(sentences))
+        folder = make()
+    assert set(read) == ({*SENTENCES, *LINES} - {"怎样才能还款", "怎么还"}), "held out, and too short"
+    encoder = SentenceEncoder.from_pretrained(str(folder))
+    assert encoder.embedding_dimension == 6 and encoder.backbone.config.entries == 50
+    assert "abc" in encoder.tokenizer.decode(encoder.tokenizer("ＡＢＣ")["input_ids"])
+    first, second, labels = zip(*pairs, strict=True)
+    scores, labels = encoder.similarity([*first], [*second]), np.array(labels)
+    assert scores[labels == 1].mean() > scores[labels == 0].mean() + 0.3
+    losses = [float(line.rpartition(" ")[2]) for line in caplog.messages if line.startswith("distillation")]
+    assert len(losses) > 0 and read_record(folder).recipe["entries"] == 50
+
+
+def test_what_does_not_fit(make):
+    """Fails if a table is smaller than its characters, or a corpus has no share, and nobody is told."""
+    with pytest.raises(InputError, match="--entries 9: "):
+        make("--entries", 9)
+    with pytest.raises(InputError, match="--corpus_weights .* 1 "):
+        make("--corpus_weights", 1, 2)
