@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -53,6 +54,7 @@ class LookupArguments(OutputFolder):
     corpus_weights: list[float] = option(REQUIRED, "Share of the batches of each corpus.")
     exclude: list[str] = option(REQUIRED, "Corpora whose validation and test sentences are not distilled.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
+    forms: str | None = option(None, "File of OpenCC: a character and the one it is read as, e.g. TSCharacters.txt.")
     teacher: str = option("similar", "Bi-encoder to distil from.")
     sentences: int = option(160_000, "Sentences to distil, half of them plain text.")
     width: int = option(128, "Numbers of a row.")
@@ -75,10 +77,13 @@ def main(args: LookupArguments) -> None:
     corpora = {name: load_corpus(name, args.data_dir) for name in args.corpus}
     rows = [corpus.split("train") for corpus in corpora.values()]
     sentences = sentences_to_distil(args, rows)
-    tokenizer = character_tokenizer(vocabulary(sentences))
+    characters = vocabulary(sentences)
+    tokenizer = character_tokenizer(characters)
     table, trained = Table(args, tokenizer, sentences), time.time()
     distil(table, sentences, args)
     compare(table, rows, args)
+    if args.forms is not None:  # after training: rows of both forms have been read by then
+        tokenizer = character_tokenizer(characters, single_forms(args.forms))
     encoder = SentenceEncoder(table.model, tokenizer, Pooling("mean", args.width))
     record = RunRecord(
         recipe=asdict(args) | {"model_name_or_path": args.teacher},
@@ -117,6 +122,12 @@ def vocabulary(sentences: list[str]) -> list[str]:
     lead, trail = range(0xB0, 0xF8), range(0xA1, 0xFF)
     codes = (bytes((first, second)) for first in lead for second in trail)
     return [*frequent.tolist(), *"".join(code.decode("gb2312", "ignore") for code in codes)]
+
+
+def single_forms(file: str) -> dict[str, str]:
+    """The characters of a table of OpenCC that are read as exactly one other character."""
+    lines = (line.split("\t") for line in Path(file).read_text(encoding="utf-8").splitlines())
+    return {source: target for source, target in lines if len(source) == len(target) == 1 and source != target}
 
 
 class Table:

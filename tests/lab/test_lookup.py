@@ -38,18 +38,20 @@ def make(tiny_bi, make_corpus, pairs, tmp_path, monkeypatch):
     return run
 
 
-def test_a_lookup_learns_and_has_not_read_what_is_held_out(make, pairs, caplog):
+def test_a_lookup_learns_and_has_not_read_what_is_held_out(make, pairs, caplog, tmp_path):
     """Fails if a test sentence is distilled, the losses do not fall, or the folder is no ordinary bi-encoder."""
     read = []
     caplog.set_level(logging.INFO)
     with pytest.MonkeyPatch.context() as patch:
         vocabulary = lookup.vocabulary
         patch.setattr(lookup, "vocabulary", lambda sentences: read.extend(sentences) or vocabulary(sentences))
-        folder = make()
+        (tmp_path / "forms.txt").write_text("買\t买\n還\t还\n乾\t干 乾\n好\t好\n", encoding="utf-8")
+        folder = make("--forms", tmp_path / "forms.txt")
     assert set(read) == ({*SENTENCES, *LINES} - {"怎样才能还款", "怎么还"}), "held out, and too short"
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.embedding_dimension == 6 and encoder.backbone.config.entries == 50
     assert "abc" in encoder.tokenizer.decode(encoder.tokenizer("ＡＢＣ")["input_ids"])
+    assert encoder.similarity("怎么還款", "怎么还款") == 1.0 > encoder.similarity("乾", "干")
     first, second, labels = zip(*pairs, strict=True)
     scores, labels = encoder.similarity([*first], [*second]), np.array(labels)
     assert scores[labels == 1].mean() > scores[labels == 0].mean() + 0.3

@@ -23,6 +23,7 @@ from cosent.models.modules import Pooling
 from tests.conftest import SENTENCES, run_train
 
 WIDTH, HASHED = 16, 64
+BYTES_OF_COMMA = [f"<0x{byte:02X}>" for byte in "，".encode()]
 TEXTS = ["怎么还款", "", " \u200b\u3000", "ＡＢＣ公司 12", "陈璟", "陈颢", "😀 İ é ␂ [CLS]", "好" * 700]
 
 
@@ -80,11 +81,20 @@ def test_vectors_by_hand(tiny_lookup):
         np.testing.assert_allclose(encoder.encode([text, "今天天气很好"])[0], np.mean(rows, axis=0), atol=4e-6)
 
 
-def test_the_tokenizer_of_the_folder_and_the_fast_one_are_equal(tiny_lookup):
+def test_the_tokenizer_of_the_folder_and_the_fast_one_are_equal(tmp_path):
     """Fails if vectors depend on which of the two read a text, or a rule is outside tokenizer.json."""
-    tokenizer = AutoTokenizer.from_pretrained(tiny_lookup)
+    forms = {"陳": "陈", "還": "还", "𡃤": "好"}
+    character_tokenizer("陈还好", forms).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.tokenize("陳，還𡃤Ａ", add_special_tokens=False) == [*"陈", *BYTES_OF_COMMA, *"还好", "<0x61>"]
     plane = [chr(point) for point in range(0x3000) if not 0xD800 <= point < 0xE000] + list("！，？Ａｚ９\U0001f600")
-    texts = [*TEXTS, *SENTENCES, "".join(plane), *("".join(plane[start : start + 9]) for start in range(0, 12000, 9))]
+    texts = [
+        *(f"陳{one}𡃤{one}Ａ{one}" for one in plane[:2048]),
+        *TEXTS,
+        *SENTENCES,
+        "".join(plane),
+        *("".join(plane[start : start + 9]) for start in range(0, 12000, 9)),
+    ]
     for length in (512, 5):
         expected = tokenizer(texts, truncation=True, max_length=length)["input_ids"]
         ids, lengths, cut = Characters.of(tokenizer).encode(texts, length)
