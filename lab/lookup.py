@@ -125,9 +125,14 @@ def vocabulary(sentences: list[str]) -> list[str]:
 
 
 def single_forms(file: str) -> dict[str, str]:
-    """The characters of a table of OpenCC that are read as exactly one other character."""
-    lines = (line.split("\t") for line in Path(file).read_text(encoding="utf-8").splitlines())
-    return {source: target for source, target in lines if len(source) == len(target) == 1 and source != target}
+    """The characters of a table of OpenCC that have exactly one form in the basic plane, by which they are read."""
+    forms = {}
+    for line in Path(file).read_text(encoding="utf-8").splitlines():
+        source, targets = line.split("\t")
+        usual = [target for target in targets.split() if len(target) == 1 and ord(target) < 0x10000]
+        if len(source) == len(usual) == 1 and usual != [source]:
+            forms[source] = usual[0]
+    return forms
 
 
 class Table:
@@ -247,7 +252,5 @@ def compare(table: Table, corpora: list, args: LookupArguments) -> None:
             logger.info("CoSENT, step %d: loss %.4f", step, loss.item())
 
 
-ARGUMENTS = (LookupArguments,)
-
 if __name__ == "__main__":
-    run(main, *ARGUMENTS, shares_work=False, recipes=True)
+    run(main, recipes=True)

@@ -7,7 +7,7 @@ from cosent.cli import nearest
 from cosent.errors import InputError
 from cosent.seal import check
 
-SHIPPED = ("mini", "mini-roformer", "similar", "similar-writer")
+SHIPPED = ("mini", "mini-roformer", "similar", "similar-lookup", "similar-writer")
 
 
 def local(model_name_or_path: str | Path) -> Path:

@@ -32,7 +32,7 @@ def make(tiny_bi, make_corpus, pairs, tmp_path, monkeypatch):
         words += ["--teacher", tiny_bi, "--output", tmp_path / output, "--batch_size", 16, "--entries", 50]
         words += ["--width", 6, "--distilled_width", 8, "--passes", 60, "--distillation_rate", 0.05, "--steps", 60]
         words = later_wins([*map(str, [*words, "--learning_rate", 0.05, *flags])])
-        lookup.main(*parse(words, *lookup.ARGUMENTS))
+        lookup.main(*parse(words, lookup.LookupArguments))
         return tmp_path / output
 
     return run
@@ -45,13 +45,13 @@ def test_a_lookup_learns_and_has_not_read_what_is_held_out(make, pairs, caplog, 
     with pytest.MonkeyPatch.context() as patch:
         vocabulary = lookup.vocabulary
         patch.setattr(lookup, "vocabulary", lambda sentences: read.extend(sentences) or vocabulary(sentences))
-        (tmp_path / "forms.txt").write_text("買\t买\n還\t还\n乾\t干 乾\n好\t好\n", encoding="utf-8")
+        (tmp_path / "forms.txt").write_text("買\t买 𧹒\n還\t还\n乾\t干 乾\n好\t好\n", encoding="utf-8")
         folder = make("--forms", tmp_path / "forms.txt")
     assert set(read) == ({*SENTENCES, *LINES} - {"怎样才能还款", "怎么还"}), "held out, and too short"
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.embedding_dimension == 6 and encoder.backbone.config.entries == 50
     assert "abc" in encoder.tokenizer.decode(encoder.tokenizer("ＡＢＣ")["input_ids"])
-    assert encoder.similarity("怎么還款", "怎么还款") == 1.0 > encoder.similarity("乾", "干")
+    assert encoder.similarity("怎么還款買", "怎么还款买") == 1.0 > encoder.similarity("乾", "干")
     first, second, labels = zip(*pairs, strict=True)
     scores, labels = encoder.similarity([*first], [*second]), np.array(labels)
     assert scores[labels == 1].mean() > scores[labels == 0].mean() + 0.3
