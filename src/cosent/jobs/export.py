@@ -76,6 +76,7 @@ def export(args: ExportArguments) -> None:
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.decision import choose_rule, decision_rules
 
+    bundle.report_nothing()
     model = load_model(args.model)
     if not isinstance(model, SentenceEncoder | CrossEncoder):
         raise InputError(f"{args.model} is a {type(model).__name__}, which has no single graph. Export its members.")

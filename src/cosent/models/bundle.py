@@ -9,6 +9,7 @@ Needs numpy, tokenizers, and onnxruntime or openvino. `cosent export` wrote this
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -116,8 +117,15 @@ def check(folder):
                 raise ValueError(f"{folder / name} is damaged or was changed. Copy the folder, or export again.")
 
 
+def report_nothing():
+    """Keeps onnxruntime, openvino and nncf, before they are imported, from telling their makers about this machine."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    sys.modules.setdefault("openvino_telemetry", None)  # they do without it
+
+
 def compiled(file, precision):
     """The graph, as a function of its named inputs."""
+    report_nothing()
     if file.suffix == ".onnx":
         import onnxruntime
 
