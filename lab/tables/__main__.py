@@ -29,6 +29,7 @@ from lab.benchmarks.fix import fix_table
 from lab.benchmarks.fuzz_serve import fuzz_serve_table
 from lab.benchmarks.generation import generation_table
 from lab.benchmarks.growth import growth_sentence
+from lab.benchmarks.kills import kills_table
 from lab.benchmarks.phenomena import phenomena_table
 from lab.benchmarks.quickstart import quickstart_table
 from lab.benchmarks.roofline import roofline_sentence
@@ -68,6 +69,7 @@ TABLES = {  # of lab/results/NAME.json
     "fuzz_serve": fuzz_serve_table,
     "generation": generation_table,
     "growth": growth_sentence,
+    "kills": kills_table,
     "phenomena": phenomena_table,
     "quickstart": quickstart_table,
     "roofline": roofline_sentence,
