@@ -2,16 +2,28 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from cosent.cli import refuse_changed
-from cosent.data.files import PAIR, SCORE_NAMES, find_columns, first_row, known_format, label_values, stem_of
-from cosent.data.formats import FORMATS, KEYED, RowError, format_of
-from cosent.data.manifest import SPLITS
+from cosent.data.files import (
+    PAIR,
+    SCORE_NAMES,
+    find_columns,
+    first_row,
+    known_format,
+    label_values,
+    normalized_text,
+    stem_of,
+)
+from cosent.data.formats import FORMATS, KEYED, RowError, format_of, is_blank
+from cosent.data.manifest import SPLITS, Manifest
 from cosent.errors import InputError
 
 from .corpora import Corpus, unknown_name
-from .pairs import LARGEST, SIDES, PairRows, QueryRows, RawFile, prompt_of, query_columns
+from .pairs import LARGEST, SIDES, LabelRange, Pair, PairRows, QueryRows, RawFile, Tally, prompt_of, query_columns
 from .sources import COLUMN_NAMES, Source
 
 SPLIT_WORDS = {
@@ -24,6 +36,11 @@ RANGES = {"binary": (0.0, 1.0), "nli": (0.0, 2.0), "scores": (-LARGEST, LARGEST)
 
 def from_own_pairs(name: str, path: Path, arguments) -> Source:
     """Source of the user's own pairs, a file or a folder, with the flags of `prepare`."""
+    prepared = None if arguments.corrected is None else Manifest.load(path)
+    if prepared is not None:
+        bounds = {"label_min": prepared.label_min, "label_max": prepared.label_max}
+        graded = prepared.label_kind == "graded"
+        arguments = replace(arguments, label_kind=prepared.label_kind, **bounds if graded else {})
     try:
         paths, decisions = split_files(path, arguments.leave_out or [])
     except InputError as error:
@@ -80,7 +97,51 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
             f"No published split: a share of {source.shares['validation']:g} of the different pairs was taken out for "
             f"validation and {source.shares['test']:g} for test. {together[source.unit]} stay together."
         )
+    if prepared is not None:
+        source.prompt = prepared.prompt
+        source.corpus = replace(source.corpus, max_length=tuple(prepared.max_length.values()))
+        source.corrected = corrected_pairs(source, arguments)
     return source
+
+
+def corrected_pairs(source: Source, arguments) -> dict[tuple[str, str], Pair]:
+    """The pairs of `--corrected` by their key; none brings a sentence of a held-out split into train."""
+    path = Path(arguments.corrected)
+    file = find_rows(path, arguments)
+    if not isinstance(file.rows, PairRows) or "train" not in source.files:
+        raise InputError(f"--corrected {path} needs rows of a pair and its label, and a train split. Name others.")
+    column, records = file.rows.columns[2], list(file.records())
+    labelled = [record for record in records if not (isinstance(record[2], dict) and unlabelled(record[2][column]))]
+    corpus, corrected = source.corpus, {}
+    labels = LabelRange(corpus.label_kind, corpus.label_min, corpus.label_max, source.label_values)
+    given = {source.key(pair): np.float32(pair[2]) for _, _, pair in source.pairs("train", Tally())}
+    held_out = {
+        normalized_text(text) or text
+        for split in source.files.keys() - {"train"}
+        for _, _, pair in source.pairs(split, Tally())
+        for text in pair[:2]
+    }
+    for line, pair in replace(file, records=lambda: iter(labelled)).pairs(labels, Tally(), "error"):
+        key = source.key(pair)
+        if corrected.setdefault(key, pair)[2] != pair[2]:
+            raise InputError(f"--corrected, {file.place(line)}: the pair has another label above. Remove one.")
+        if key not in given and held_out & {normalized_text(text) or text for text in key}:
+            raise InputError(
+                f"--corrected, {file.place(line)}: the pair is not of train, and one of its sentences is of a held-out "
+                "split, which would be trained on. Remove the row."
+            )
+    replaced = sum(key in given and given[key] != np.float32(pair[2]) for key, pair in corrected.items())
+    source.decisions.append(
+        f"{path.name}: {replaced:,} labels of train replaced, {len(corrected.keys() - given.keys()):,} pairs added, "
+        f"{len(records) - len(labelled):,} rows without a label left out"
+    )
+    source.words += f", corrected by {path.name}"
+    return corrected
+
+
+def unlabelled(label: object) -> bool:
+    """Whether a cell is empty."""
+    return label is None or is_blank(str(label))
 
 
 def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]], list[str]]:

@@ -5,6 +5,7 @@
     cosent prepare demo
     cosent prepare my_pairs --source pairs.csv --label_kind binary --validation_share 0.1
     cosent prepare my_queries --source bge.jsonl --validation_share 0.1
+    cosent prepare my_pairs_checked --source data/my_pairs --corrected suspects.xlsx
 
 Training reads only what this job writes, never a raw file. A corpus that is not in the table needs --label_kind, unless
 its rows are queries with positives and negatives: {"query", "pos": [..], "neg": [..]} (FlagEmbedding; with pos_scores
@@ -61,6 +62,11 @@ class OwnPairsArguments(TableArguments):
     leave_out: list[str] | None = option(None, "Splits of the folder not to read.", SPLITS)
     on_conflict: str = option(
         "error", "Pairs with two different labels: stop, drop or keep them.", ("error", "drop", "keep")
+    )
+    corrected: str | None = option(
+        None,
+        "File of checked pairs, as `cosent mine --suspects` writes it: their labels replace those of the train split "
+        "of --source, a prepared corpus; pairs that it does not have join it, and rows without a label are left out.",
     )
     validation_share: float = option(0.0, "Share of the pairs for validation, of a lone train split.")
     test_share: float = option(0.0, "Share of the pairs for test, likewise.")

@@ -34,6 +34,7 @@ class Source:
         prompt: prompt of every first sentence, which is not part of it.
         label_values: what labels stand for, as in `LabelRange`.
         on_bad_rows: `error` or `skip`.
+        corrected: by `key` of a pair, those of the train split whose label is known better, and new ones.
     """
 
     corpus: Corpus
@@ -47,14 +48,25 @@ class Source:
     prompt: str = ""
     label_values: dict[str, str] | None = None
     on_bad_rows: str = "error"
+    corrected: dict[tuple[str, str], Pair] = field(default_factory=dict)
+
+    def key(self, pair: Pair) -> tuple[str, str]:
+        """The sentences of a pair, in an order that counts only for NLI."""
+        first, second, _ = pair
+        return (first, second) if self.corpus.label_kind == "nli" or first <= second else (second, first)
 
     def pairs(self, split: str, tally: Tally) -> Iterator[tuple[int, int, Pair]]:
         """Number of the file, line and pair of every usable row of a split, counted in `tally`."""
         kind, low, high = self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max
         labels = LabelRange(kind, low, high, self.label_values, tally.words)
+        new = dict(self.corrected) if split == "train" else {}
         for number, file in enumerate(self.files[split]):
             for line, pair in file.pairs(labels, tally, self.on_bad_rows):
+                if split == "train" and (better := self.corrected.get(self.key(pair))) is not None:
+                    new.pop(self.key(pair), None)
+                    pair = (*pair[:2], better[2])
                 yield number, line, pair
+        yield from ((len(self.files[split]) - 1, 0, pair) for pair in new.values())
 
 
 def from_folder(corpus: Corpus, folder: Path) -> Source:

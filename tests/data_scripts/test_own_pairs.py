@@ -1,8 +1,10 @@
 """If these fail, a user's own pairs are misread, re-drawn in silence, or refused without a remedy."""
 
 import gzip
+import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from cosent.data_scripts import audit
@@ -211,3 +213,39 @@ def test_warnings_and_ranges(bench):
     bench.write("pairs.tsv", "".join(f"句{i}\t话{i}\t{1 + i / 50}\n" for i in range(101)))
     histogram = bench.prepare("mine", "--source", path, *GRADED)["splits"]["train"]["label_histogram"]
     assert len(histogram) == 10 and sum(histogram.values()) == 101, "many different labels are counted in bins"
+
+
+def test_checked_pairs_replace_labels_of_train(bench):
+    """Fails if a checked label is lost, changes the range, length, prompt or another split, or brings a leak."""
+    bench.write("graded/train.tsv", "甲一\t乙一\t3.8\n乙一\t甲一\t1\n丙一\t丁一\t0\n戊一\t己一\t5\n")
+    bench.write("graded/test.tsv", "庚一\t辛一\t2\n甲一\t壬一\t2\n")
+    graded = ("--label_kind", "graded", "--label_max", "5", "--on_conflict", "keep")
+    bench.prepare("mine", "--source", bench.folder / "graded", *graded)
+    corpus = bench.output.rename(bench.folder / "prepared")
+    manifest = json.loads((corpus / "MANIFEST.json").read_text("utf-8"))
+    changes = {"prompt": "查：", "max_length": {"bi_encoder": 20, "cross_encoder": 40}}
+    (corpus / "MANIFEST.json").write_text(json.dumps(manifest | changes), "utf-8")
+
+    def correct(rows: str) -> Path:
+        return bench.write("checked.csv", "sentence1,sentence2,label,suggested_label\n" + rows)
+
+    flags = ("better", "--source", corpus, "--corrected")
+    made = bench.prepare(
+        *flags, correct("乙一,甲一,2.5,1\n丙一,丁一,,5\n戊一,己一,5,0\n丙一,己一,4,\n甲一,乙一,2.5,\n")
+    )
+    assert bench.rows() == [
+        ("甲一", "乙一", 2.5),
+        ("乙一", "甲一", 2.5),
+        ("丙一", "丁一", 0),
+        ("戊一", "己一", 5),
+        ("丙一", "己一", 4),
+    ]
+    assert bench.rows("test") == [("庚一", "辛一", 2), ("甲一", "壬一", 2)]
+    assert (made["label_kind"], made["label_max"]) == ("graded", 5.0) and changes.items() <= made.items()
+    for rows, message in (
+        ("丙一,庚一！,4,\n", "line 2: .*held-out"),
+        ("甲一,乙一,1,\n乙一,甲一,2,\n", "line 3: .*another label"),
+        ("甲一,乙一,6,\n", "0 to 5, got '6'"),
+    ):
+        bench.stops(message, *flags, correct(rows))
+    bench.stops("graded has no MANIFEST.json", "better", "--source", bench.folder / "graded", "--corrected", corpus)

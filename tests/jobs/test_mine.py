@@ -230,3 +230,57 @@ def test_sentences_without_anything_to_exchange_are_refused(job, make_corpus, tm
     corpus = make_corpus({"train": [(f"甲{i}", f"乙{i}", 1.0) for i in "子丑寅卯"]}, name="plain")
     with pytest.raises(InputError, match="--contrasts: .*0"):
         job("cosent.jobs.mine", "--corpus", corpus, "--output", tmp_path / "made", "--contrasts")
+
+
+def test_planted_suspects_come_first_and_are_merged_back(job, make_corpus, tiny_bi, tmp_path):
+    """Fails if wrong labels and synonyms without one are not listed first, or checked rows do not replace labels."""
+    *sentences, wrong, one, other, synonym = OWN[16:]
+    rows = [*((text, f"{text}呢", 1.0) for text in sentences), *zip(sentences, sentences[1:], [0.0] * 5, strict=False)]
+    planted = [(f"{wrong}呢", wrong, 0.0), (one, other, 1.0)]
+    rows += [*planted, (synonym, sentences[0], 0.0), (f"{synonym}呢", sentences[1], 0.0)]
+    rows += [(f"{OWN[0]}呢", sentences[2], 0.0), (OWN[1], sentences[3], 0.0)]  # near, but 2 and 3 days
+    held_out = f"{synonym}啊"
+    corpus = make_corpus({"train": rows, "validation": [(held_out, "完全不同", 0.0)]}, name="planted")
+    table, words = (
+        tmp_path / "suspects.jsonl",
+        ["--corpus", corpus, "--suspects", "--model", tiny_bi, "--device", "cpu"],
+    )
+    words += ["--teacher_cache", tmp_path / "cache", "--output", table]
+    printed, _ = job("cosent.jobs.mine", *words, "--neighbours", 3)
+    listed = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
+    contradicted, neighbours = ([row for row in listed if (row["label"] is None) == new] for new in (False, True))
+    assert listed == contradicted + neighbours and json.loads(printed)["left_out"]["differ in number or code"] == 1
+    assert [len(contradicted), len(neighbours)] == [2, 3], "no more labels are implausible"
+    assert {(*row.values(),)[:4] for row in contradicted} == {(*pair, 1 - pair[2]) for pair in planted}
+    assert {neighbours[0]["sentence1"], neighbours[0]["sentence2"]} == {synonym, f"{synonym}呢"}
+    assert not any(held_out in row.values() for row in listed) and neighbours[0]["suggested_label"] == 1
+
+    for row in (*contradicted, neighbours[0]):
+        row["label"] = row["suggested_label"]
+    checked, prepare = tmp_path / "checked.jsonl", "cosent.data_scripts.prepare"
+    checked.write_text("".join(json.dumps(row) + "\n" for row in listed), "utf-8")
+    words = ["better", "--source", corpus, "--corrected", checked, "--output", tmp_path / "better"]
+    printed, _ = job(prepare, *words)
+    assert "2 labels of train replaced, 1 pairs added, 2 rows without a label left out" in printed
+    expected = {frozenset(pair[:2]): pair[2] for pair in rows}
+    expected |= {frozenset(pair[:2]): 1 - pair[2] for pair in planted} | {frozenset((synonym, f"{synonym}呢")): 1.0}
+    made = load_corpus(str(tmp_path / "better"))
+    train = made.split("train")
+    assert {frozenset((row["sentence1"], row["sentence2"])): row["label"] for row in train} == expected
+    assert len(train) == len(expected) and len(made.split("validation")) == 1
+
+
+def test_a_table_of_suspects_that_cannot_be_made_is_refused(mine, make_corpus, tmp_path):
+    """Fails if a flag does nothing in silence, a file is replaced, or NLI labels are said to contradict a cosine."""
+    (tmp_path / "there.csv").touch()
+    nli = make_corpus({"train": TRAIN}, "nli", 2.0, name="nli")
+    words = ["--suspects", "--range_min", 10, "--range_max", 100, "--validation_pairs", 1000]
+    for flags, message in (
+        (["--random", 5], "--random .*--suspects"),
+        (["--contrasts"], "--contrasts|--suspects"),
+        (["--output", tmp_path / "there.csv"], "there.csv exists"),
+        (["--output", tmp_path / "folder"], "--output"),
+        (["--corpus", nli, "--output", tmp_path / "nli.csv"], "NLI"),
+    ):
+        with pytest.raises(InputError, match=message):
+            mine(*words, *flags)

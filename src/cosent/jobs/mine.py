@@ -3,6 +3,7 @@
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_hard
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_taught --teacher runs/bi --random 20000
 cosent mine --corpus faq --output data/faq_contrasts --contrasts
+cosent mine --corpus faq --output suspects.xlsx --suspects
 
 Sentences are those of the train split of --corpus and of --text; neighbours are found by the cosine of --model. The
 corpus that is written has the name of its folder.
@@ -60,6 +61,11 @@ class MineArguments(OutputFolder, TextFiles, CorpusSource, ModelSource):
         "Instead: pairs of the sentences, reworded (2), with a number, date, negation, ... exchanged (1), and "
         "random (0), for `cosent train --corpus faq FOLDER`.",
     )
+    suspects: bool = option(
+        False,
+        "Instead: a table, the file --output, of the least plausible labels (--own, default 50) and the nearest "
+        "sentences without one (--neighbours, default 50), to correct for `cosent prepare --corrected`.",
+    )
     seed: int = option(42, "Seed of all that is drawn.")
     teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
 
@@ -71,8 +77,15 @@ class MineArguments(OutputFolder, TextFiles, CorpusSource, ModelSource):
             raise InputError(f"--range_min and --per_sentence need a --range_max of at least {least}.")
 
 
-OF_CONTRASTS = ("corpus", "output", "text", "data_dir", "contrasts", "seed")
+INSTEAD = {  # by flag: those that it reads
+    "contrasts": ("corpus", "output", "text", "data_dir", "contrasts", "seed"),
+    "suspects": (
+        *("corpus", "output", "text", "data_dir", "suspects", "own", "neighbours"),
+        *("model", "device", "teacher_cache"),
+    ),
+}
 LEAST = 10  # sentences to contrast
+SUSPECTS = 50  # of either kind
 
 
 def main(args: MineArguments) -> None:
@@ -93,8 +106,9 @@ def mine(args: MineArguments) -> None:
 
     start = time.time()
     args.new_folder()
-    if args.contrasts:
-        refuse_others(args)
+    for instead in INSTEAD:
+        if getattr(args, instead):
+            refuse_others(args, instead)
     refuse_negative(args, "validation_pairs")
     wait_for_everyone()  # else a late process finds the output of an early one
     corpus = load_corpus(args.corpus, args.data_dir)
@@ -103,6 +117,9 @@ def mine(args: MineArguments) -> None:
         if rank() == 0:
             made_of = [f"{corpus.manifest.name} train", *(args.text or [])]
             print(json.dumps(write_contrasts(Path(args.output), pool.texts[: pool.size], made_of, args.seed)))
+        return
+    if args.suspects:
+        write_suspects(args, corpus, pool)
         return
     check_labels(args, corpus)
     device, cache = choose_device(args.device), Path(args.teacher_cache or default_cache())
@@ -136,11 +153,35 @@ def mine(args: MineArguments) -> None:
         print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
 
 
-def refuse_others(args: MineArguments) -> None:
-    """Refuses flags of mining that do nothing with `--contrasts`."""
+def refuse_others(args: MineArguments, instead: str) -> None:
+    """Refuses flags of mining that do nothing with `--contrasts` or `--suspects`."""
     for name, flag in flags_of(MineArguments).items():
-        if name not in OF_CONTRASTS and getattr(args, name) != flag.default:
-            raise InputError(f"--{name} does nothing with --contrasts, which needs no model. Leave it out.")
+        if name not in INSTEAD[instead] and getattr(args, name) != flag.default:
+            raise InputError(f"--{name} does nothing with --{instead}. Leave it out.")
+
+
+def write_suspects(args: MineArguments, corpus, pool) -> None:
+    """Writes the table of pairs to look at, and counts them."""
+    from cosent.compute.distributed import rank
+    from cosent.data.files import check_output, table_writer
+    from cosent.models.cache import default_cache, sentence_vectors
+    from cosent.search.suspects import COLUMNS_OF_SUSPECTS, suspects
+
+    check_output(args.output, corpus.folder, overwrite=False)
+    if corpus.manifest.label_kind == "nli":
+        raise InputError(
+            f"--suspects: {corpus.manifest.name} has NLI labels, which no cosine contradicts. Leave it out."
+        )
+    encoder = open_model(args, bi_encoder=True)
+    vectors = sentence_vectors(encoder, pool.texts, Path(args.teacher_cache or default_cache()))
+    own, neighbours = (SUSPECTS if count is None else count for count in (args.own, args.neighbours))
+    left_out: Counter[str] = Counter()
+    rows = suspects(pool, vectors, corpus.manifest, own, neighbours, left_out)
+    if rank() == 0:
+        with table_writer(args.output, COLUMNS_OF_SUSPECTS) as write:
+            write(rows)
+        counts = Counter(row["why"] for row in rows)
+        print(json.dumps({"output": args.output} | counts | {"left_out": left_out}))
 
 
 def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], seed: int) -> dict:
