@@ -23,6 +23,7 @@ OTHER_VERSION = "Remove it if another version of cosent wrote it, or copy it aga
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
 Intervals = dict[str, dict[str, dict[str, tuple[float, float]]]]  # likewise
+Changes = dict[str, dict[str, dict[str, tuple[float, float, float]]]]  # likewise: difference, and its interval
 Scores = dict[str, dict[str, dict[str, np.ndarray]]]  # by corpus, split and name; each array of shape (pairs,)
 
 
@@ -111,7 +112,9 @@ class Shortfall:
         metric: `spearman` or `recall_at_10`.
         value: the metric after training.
         than: what the reference is: `BEFORE` or `OVERLAP`.
-        low, high: 95% interval of `value`; None where it is not known.
+        low, high: 95% interval; None where it is not known.
+        paired: whether it is that of `value - reference` on the same rows. Records of earlier versions have that of
+            `value`, which ignores that both were measured on the same rows.
     """
 
     corpus: str
@@ -122,27 +125,40 @@ class Shortfall:
     reference: float
     low: float | None = None
     high: float | None = None
+    paired: bool = False
 
     @property
     def clear(self) -> bool:
-        """Whether the reference lies above the interval of the value, or above the value if there is none."""
+        """Whether the value is below the reference by the interval, or at all if there is none."""
+        if self.paired and self.high is not None:
+            return self.high < 0
         return not (self.value if self.high is None else self.high) >= self.reference
 
     @property
     def kind(self) -> str:
         """What all shortfalls of this kind have in common, in words."""
         if self.than == OVERLAP:
-            return "No better than counting shared characters"
+            unclear = self.paired and not self.clear
+            return f"{'Not clearly' if unclear else 'No'} better than counting shared characters"
+        if not self.clear and self.paired:
+            return "No clear gain or loss (change x100 on the same rows)"
         if not self.clear:
             return "No clear gain or loss, the value before training lies within the 95% interval"
         return f"{'Ranks worse' if self.metric == 'spearman' else 'Finds less'} than before training"
 
     def __str__(self) -> str:
         interval = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
+        if self.paired and self.low is not None and self.high is not None:
+            interval = f", {in_points(self.value - self.reference, self.low, self.high)}"
         values = f"{self.reference:.4f} -> {self.value:.4f}{interval}"
         if self.than == OVERLAP:
-            values = f"{self.value:.4f}, overlap {self.reference:.4f}"
+            values = f"{self.value:.4f}, overlap {self.reference:.4f}{interval if self.paired else ''}"
         return f"{SHORTFALL_METRICS[self.metric]} on {self.corpus} {self.split} {values}"
+
+
+def in_points(difference: float, low: float, high: float) -> str:
+    """A difference and its interval, x100."""
+    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def in_words(shortfalls: list[Shortfall]) -> list[str]:
@@ -184,7 +200,10 @@ class RunRecord:
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
+        changes: Spearman and Recall@10 after training minus before, and `overlap`, Spearman minus that of character
+            overlap, each with its paired 95% interval.
         shortfalls: where the run was in vain.
+        tiny: warnings of splits that are too small to judge a model by.
     """
 
     recipe: dict[str, Any]
@@ -208,7 +227,9 @@ class RunRecord:
     pretraining: PretrainingRecord | None = None
     proof: Proof | None = None
     leaks: dict[str, int] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
     shortfalls: list[Shortfall] = field(default_factory=list)
+    tiny: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:
@@ -221,10 +242,11 @@ class RunRecord:
         values["calibrations"] = {name: Calibration(**m) for name, m in values.get("calibrations", {}).items()}
         values["shortfalls"] = [Shortfall(**shortfall) for shortfall in values.get("shortfalls", [])]
         values["prompts"] = tuple(values.get("prompts", ("", "")))
-        values["intervals"] = {
-            corpus: {split: {name: tuple(ends) for name, ends in named.items()} for split, named in splits.items()}
-            for corpus, splits in values.get("intervals", {}).items()
-        }
+        for key in ("intervals", "changes"):
+            values[key] = {
+                corpus: {split: {name: tuple(ends) for name, ends in named.items()} for split, named in splits.items()}
+                for corpus, splits in values.get(key, {}).items()
+            }
         return cls(**values)
 
     def save(self, folder: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 
 import evaluate
@@ -13,11 +14,15 @@ from sklearn import metrics as sklearn_metrics
 
 import cosent.evaluation.metrics
 from cosent.evaluation.metrics import (
+    FEWEST,
     SimilarityMetrics,
+    auc,
     average_precision,
     correlations,
     find_threshold,
+    spearman_at_most,
     threshold_metrics,
+    too_few,
 )
 from cosent.evaluation.similarity import pair_cosines
 
@@ -42,6 +47,7 @@ def test_metrics_equal_scipy_and_sklearn(ties):
             "pearson": stats.pearsonr(scores, labels).statistic,
             "kendall": stats.kendalltau(scores, labels, variant="b").statistic,
             "average_precision": sklearn_metrics.average_precision_score(labels, scores),
+            "auc": sklearn_metrics.roc_auc_score(labels, scores),
             "accuracy": sklearn_metrics.accuracy_score(labels, positive),
             "precision": sklearn_metrics.precision_score(labels, positive),
             "recall": sklearn_metrics.recall_score(labels, positive),
@@ -65,9 +71,46 @@ def test_constant_input_is_nan_with_one_warning(scores, labels, words):
     assert [words in str(warning.message) for warning in caught] == [True]
 
 
+def test_auc_counts_pairs_of_pairs():
+    """Fails if AUC is not the share of similar pairs above dissimilar ones: of 6, 4 are above and one is tied."""
+    assert auc([0.9, 0.5, 0.5, 0.1, 0.6], [1, 1, 0, 0, 0]) == 4.5 / 6
+
+
+@pytest.mark.parametrize(
+    ("labels", "most"),
+    [
+        ([0, 0, 1, 1], 4 / math.sqrt(4 * 5)),  # ranks 1.5 1.5 3.5 3.5 against 1 2 3 4
+        ([0, 1, 1, 1, 1], 5 / math.sqrt(5 * 10)),  # ranks 1 3.5 3.5 3.5 3.5 against 1 2 3 4 5
+        ([3, 1, 2, 5], 1.0),
+        ([1, 1], math.nan),
+    ],
+)
+def test_the_most_that_spearman_can_reach(labels, most):
+    """Fails if a model at the ceiling of its labels is said to be improvable, or a model passes it."""
+    assert spearman_at_most(labels) == pytest.approx(most, nan_ok=True)
+    if len(set(labels)) > 1:
+        assert correlations(np.argsort(np.argsort(labels, kind="stable")), labels)["spearman"] == pytest.approx(most)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([1] + [0] * 40, "faq test .* 41 pairs, 40 of label 0, 1 of label 1"),
+        ([5, 4, 4, 2.5], "4 pairs, 1 of label 2.5, 2 of label 4, 1 of label 5"),
+        ([1] * FEWEST + [0] * 40, None),
+        (range(FEWEST + 1), None),
+        ([1] * 5, None),  # cannot be ranked, which is said elsewhere
+    ],
+)
+def test_a_tiny_split_says_so(labels, words):
+    """Fails if an accuracy that hangs on one similar pair is shown without a warning, or a fair split has one."""
+    warning = too_few(np.array(labels, dtype=np.float64), "faq test")
+    assert (warning is None) == (words is None) and (words is None or re.search(words, warning))
+
+
 def test_without_positives_nothing_divides_by_zero():
     """Fails if a split or a threshold without positives crashes the evaluation."""
-    assert math.isnan(average_precision([0.1, 0.2], [0, 0]))
+    assert math.isnan(average_precision([0.1, 0.2], [0, 0])) and math.isnan(auc([0.1, 0.2], [1, 1]))
     assert threshold_metrics([0.1, 0.2], [0, 1], 0.5) == {"accuracy": 0.5, "precision": 0, "recall": 0, "f1": 0}
     assert threshold_metrics([0.1, 0.2], [0, 0], 0.5) == {"accuracy": 1, "precision": 0, "recall": 0, "f1": 0}
 

@@ -115,7 +115,7 @@ def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
         [e[f"eval_{name}_map"] for e in record.history if f"eval_{name}_map" in e] for name in ("made_up", "second")
     ]
     assert [entry["eval_map"] for entry in history] == pytest.approx(np.mean(each, axis=0).tolist())
-    assert "map" not in record.after["graded"]["validation"] and "map" not in record.intervals["graded"]["validation"]
+    assert "map" not in record.after["graded"]["validation"] and "graded" not in record.intervals
 
 
 def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, caplog):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from cosent.data.manifest import COLUMNS
+from cosent.evaluation.significance import resampled_spearman, spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.record import Environment, RunRecord, Shortfall, in_words, read_record
-from cosent.training.evaluation import shortfalls
+from cosent.training.evaluation import Evaluation, paired_changes, shortfalls
 
 ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
 ROWS += [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
@@ -16,11 +17,11 @@ ROWS += [("好", "好", 0.5), ("好", "坏", 0.5)]
 NAN = float("nan")
 
 
-def shortfalls_of(before: dict, after: dict, floor: dict, intervals: dict | None = None) -> list[Shortfall]:
+def shortfalls_of(before: dict, after: dict, floor: dict, changes: dict | None = None) -> list[Shortfall]:
     """Shortfalls on the test split of a corpus, from its metrics by name."""
     run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1)
-    run.before, run.after, run.intervals, lowest = (
-        {"made_up": {"test": one}} if one else {} for one in (before, after, intervals, floor)
+    run.before, run.after, run.changes, lowest = (
+        {"made_up": {"test": one}} if one else {} for one in (before, after, changes, floor)
     )
     return shortfalls(run, lowest)
 
@@ -55,17 +56,51 @@ def test_what_counts_as_no_better(before, after, floor, than):
 @pytest.mark.parametrize(
     ("metric", "before", "after", "interval", "words"),
     [
-        ("recall_at_10", 0.586, 0.19, (0.157, 0.223), "Finds less.* 0.5860 -> 0.1900 .0.1570, 0.2230"),
-        ("spearman", 0.69, 0.70, (0.68, 0.72), "interval.*Spearman on made_up test 0.6900 -> 0.7000"),
-        ("spearman", 0.69, 0.60, (0.58, 0.62), "Ranks worse.* 0.6900 -> 0.6000"),
-        ("spearman", 0.60, 0.69, (0.67, 0.71), None),
+        ("recall_at_10", 0.586, 0.19, (-0.43, -0.36), r"Finds less.* 0.5860 -> 0.1900, -39.6 \[-43.0, -36.0\]"),
+        ("recall_at_10", 0.586, 0.58, (-0.02, 0.01), r"No clear gain or loss.* 0.5800, -0.6 \[-2.0, \+1.0\]"),
+        ("spearman", 0.69, 0.70, (-0.01, 0.03), r"No clear gain or loss.* 0.6900 -> 0.7000, \+1.0 \[-1.0, \+3.0\]"),
+        ("spearman", 0.69, 0.60, (-0.11, -0.07), "Ranks worse.* 0.6900 -> 0.6000"),
+        ("spearman", 0.60, 0.69, (0.07, 0.11), None),
     ],
 )
 def test_harm_is_told_from_noise(metric, before, after, interval, words):
     """Fails if a recall that collapses goes unnoticed, or a change within the noise is called a gain or a loss."""
     moments = ({"spearman": value} | {metric: number} for value, number in ((0.1, before), (0.5, after)))
-    lines = in_words(shortfalls_of(*moments, {}, {"spearman": (0.4, 0.6), metric: interval}))
+    changes = {"spearman": (0.4, 0.3, 0.5), metric: (after - before, *interval)}
+    lines = in_words(shortfalls_of(*moments, {}, changes))
     assert len(lines) == (words is not None) and (words is None or re.match(f".*{words}", lines[0]))
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [((0.01, 0.03), None), ((-0.01, 0.05), "Not clearly better.*0.5000, overlap 0.4800"), ((-0.2, -0.1), "No better")],
+)
+def test_overlap_is_compared_on_the_same_pairs(interval, words):
+    """Fails if a model is praised that is above counting characters by chance alone."""
+    changes = {"spearman": (0.3, 0.2, 0.4), "overlap": (0.02, *interval)}
+    lines = in_words(shortfalls_of({"spearman": 0.2}, {"spearman": 0.5}, {"spearman": 0.48}, changes))
+    assert len(lines) == (words is not None) and (words is None or re.match(words, lines[0]))
+
+
+def test_a_small_gain_on_the_same_pairs_is_a_gain():
+    """Fails if a gain that nearly every pair shares is called unclear, since one value lies in the other's interval."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0.0, 1.0], 150)
+    before = labels + rng.normal(size=300)
+    after = before + 0.2 * labels
+    moments = [Evaluation(scores={"made_up": {"test": {"labels": labels, "scores": s}}}) for s in (before, after)]
+    for one, value in zip(moments, (0.0, 1.0), strict=True):
+        one.queries = {"made_up": {"test": ("task", {"recall_at_10": np.r_[[value] * 20, [1.0] * 80]})}}
+    floor = {"made_up": {"test": {"labels": labels, "scores": rng.normal(size=300), "groups": np.arange(300)}}}
+    found = paired_changes(*moments, floor)["made_up"]["test"]
+    values = [spearman(scores, labels) for scores in (before, after)]
+    gain, low, high = found["spearman"]
+    assert gain == pytest.approx(values[1] - values[0]) and 0 < low < gain < high
+    assert values[1] - gain > np.percentile(resampled_spearman(after, labels), 2.5), "the unpaired interval would do"
+    error = np.std(np.r_[[1.0] * 20, [0.0] * 80]) / 10  # of the mean of 100 differences
+    assert found["recall_at_10"] == pytest.approx((0.2, 0.2 - 1.98 * error, 0.2 + 1.98 * error), abs=0.01)
+    floor["made_up"]["test"]["groups"] = np.zeros(300, int)
+    assert set(paired_changes(*moments, floor)["made_up"]["test"]) == {"recall_at_10"}, "a single group has no interval"
 
 
 def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
@@ -77,7 +112,7 @@ def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     assert str(kept.shortfalls[0]) in printed
     assert str(kept.shortfalls[0]) in (folder / "README.md").read_text(encoding="utf-8")
     header, line = printed.splitlines()[:2]
-    assert header.split()[:4] == ["Spearman", "before", "after", "floor"]
+    assert header.split()[:6] == ["Spearman", "before", "after", "floor", "at", "most"]
     labels = np.array([label for *_, label in opposed])
     floor = overlap_spearman(*(list(column) for column in list(zip(*opposed, strict=True))[:2]), labels)
     shown = [kept.before["made_up"]["validation"]["spearman"], kept.after["made_up"]["validation"]["spearman"], floor]
@@ -97,6 +132,6 @@ def test_a_run_that_finds_less_says_so(train, make_corpus, capsys):
     printed, kept = capsys.readouterr().out, read_record(folder)
     fallen = [one for one in kept.shortfalls if (one.metric, one.split) == ("recall_at_10", "test")]
     assert fallen and fallen[0].clear and "Finds less" in fallen[0].kind
-    assert (fallen[0].low, fallen[0].high) == kept.intervals["made_up"]["test"]["recall_at_10"]
+    assert (fallen[0].low, fallen[0].high) == kept.changes["made_up"]["test"]["recall_at_10"][1:]
     for place in (printed, (folder / "README.md").read_text(encoding="utf-8")):
         assert str(fallen[0]) in place

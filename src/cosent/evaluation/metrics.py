@@ -1,4 +1,4 @@
-"""Metrics of similarity scores: rank correlations, average precision, and accuracy and F1 at a threshold.
+"""Metrics of similarity scores: rank correlations, AUC, average precision, and accuracy and F1 at a threshold.
 
 `scores` (`numpy.ndarray` of shape `(pairs,)`) are similarities, any real number, higher = more similar; `labels` (same
 shape) are the gold labels. Everything is computed in float64 and returned as a fraction (0.6812, not 68.12).
@@ -11,17 +11,19 @@ import evaluate
 import numpy as np
 from scipy import stats
 
-from cosent.evaluation.significance import spearman
+from cosent.evaluation.significance import ranks, spearman
+
+FEWEST = 10  # pairs besides those of the most frequent label; a split with fewer is tiny
 
 
 class SimilarityMetrics(evaluate.Metric):
     """Spearman, Pearson and Kendall's tau-b of scores against labels; for binary labels also classification metrics.
 
     `SimilarityMetrics().compute(predictions=scores, references=labels, threshold=None)` returns a dict of floats:
-    `spearman`, `pearson`, `kendall` always; `average_precision` for labels of 0 and 1; with a `threshold` for such
-    labels also `accuracy`, `precision`, `recall`, `f1`. Also `evaluate.load("path/to/metrics.py")`, offline; this file
-    imports one module per line, and none relative to it, as evaluate's parser demands. Rows stay in memory: processes
-    never share a file.
+    `spearman`, `pearson`, `kendall` always; `average_precision` and `auc` for labels of 0 and 1; with a `threshold` for
+    such labels also `accuracy`, `precision`, `recall`, `f1`. Also `evaluate.load("path/to/metrics.py")`, offline; this
+    file imports one module per line, and none relative to it, as evaluate's parser demands. Rows stay in memory:
+    processes never share a file.
 
     Raises:
         ValueError: lengths that differ, no row, NaN or infinite values, a threshold for labels other than 0 and 1.
@@ -47,7 +49,7 @@ class SimilarityMetrics(evaluate.Metric):
         scores, labels = _check(predictions, references)
         results = correlations(scores, labels)
         if np.isin(labels, (0, 1)).all():
-            results["average_precision"] = average_precision(scores, labels)
+            results |= {"average_precision": average_precision(scores, labels), "auc": auc(scores, labels)}
         if threshold is not None:
             results |= threshold_metrics(scores, labels, threshold)
         return results
@@ -86,6 +88,34 @@ def average_precision(scores, labels) -> float:
     if positives == 0:
         return float("nan")
     return float(np.sum(np.diff(hits) / positives * (hits[1:] / predicted[1:])))
+
+
+def auc(scores, labels) -> float:
+    """Area under the ROC curve: `P(score of a similar pair > score of a dissimilar one)`; an equal score counts half.
+
+    Labels are 0 or 1. NaN if all are equal. Unlike Spearman, it can be 1 however many labels are tied.
+    Source: Mann and Whitney 1947, from the sum of the ranks of similar pairs.
+    """
+    scores, labels = _check(scores, labels, binary=True)
+    similar = int(labels.sum())
+    if not 0 < similar < len(labels):
+        return float("nan")
+    below = ranks(scores)[labels == 1].sum() - similar * (similar + 1) / 2
+    return float(below / (similar * (len(labels) - similar)))
+
+
+def spearman_at_most(labels) -> float:
+    """Spearman of the best order of scores without ties: `sqrt(1 - sum(t³ - t) / (n³ - n))`, t equal labels of n.
+
+    1 if all labels differ; for labels of 0 and 1 it is about `sqrt(3 * p * (1 - p))`, p the share of similar pairs.
+    NaN if all are equal. A model whose scores are tied where labels are could exceed it.
+    Source: Kendall 1945, The Treatment of Ties in Ranking Problems.
+    """
+    counts = np.unique(labels, return_counts=True)[1].astype(np.float64)
+    if len(counts) < 2:
+        return float("nan")
+    rows = counts.sum()
+    return float(np.sqrt(1 - np.sum(counts**3 - counts) / (rows**3 - rows)))
 
 
 def threshold_metrics(scores, labels, threshold: float) -> dict[str, float]:
@@ -149,6 +179,18 @@ def _check(scores, labels, binary: bool = False) -> tuple[np.ndarray, np.ndarray
     if binary and not np.isin(labels, (0, 1)).all():
         raise ValueError(f"Expected labels of 0 and 1, got {labels[~np.isin(labels, (0, 1))][0]:g}. Use spearman.")
     return scores, labels
+
+
+def too_few(labels: np.ndarray, where: str) -> str | None:
+    """A warning that a split can be ranked, but has fewer than `FEWEST` pairs besides those of its most frequent label.
+
+    Its metrics are a matter of a few pairs, and many resamples of a bootstrap have none of them.
+    """
+    values, counts = np.unique(labels, return_counts=True)
+    if len(values) < 2 or len(labels) - counts.max() >= FEWEST:
+        return None
+    each = ", ".join(f"{count} of label {value:g}" for value, count in zip(values, counts, strict=True))
+    return f"{where} is too small to judge a model by: {len(labels)} pairs, {each}."
 
 
 def can_rank(labels: np.ndarray) -> bool:

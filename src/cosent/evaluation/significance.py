@@ -172,6 +172,19 @@ def difference(gaps: np.ndarray, resampled: np.ndarray, groups: float) -> Differ
     return components(gaps, resampled, groups).difference(float(np.mean(gaps)))
 
 
+def paired_interval(gap: float, resampled: np.ndarray, groups: float) -> tuple[float, float, float] | None:
+    """The difference `gap` of two models on the same rows with its 95% interval; None where rows cannot tell it.
+
+    Args:
+        resampled: the difference on the same resamples, `(resamples,)`.
+        groups: how many groups of equal size the rows are worth; a single one has no interval.
+    """
+    if np.isnan(gap) or groups <= 1:
+        return None
+    found = difference(np.array([gap]), resampled[:, None], groups)
+    return found.mean, found.low, found.high
+
+
 @dataclass(frozen=True)
 class _Ties:
     """Rows sorted by value, equal values together, from which the ranks of a resample are counted."""

@@ -176,6 +176,7 @@ def evaluate_corpus(
     """The metrics on a split, as JSON and as lines; writes `--predictions`."""
     from cosent.compute.distributed import rank
     from cosent.data.retrieval import retrieval_task
+    from cosent.evaluation.metrics import can_rank, spearman_at_most, too_few
     from cosent.evaluation.scoring import evaluate_scores
     from cosent.evaluation.similarity import pair_cosines
     from cosent.models.bi_encoder import SentenceEncoder
@@ -197,6 +198,8 @@ def evaluate_corpus(
     validation, source = choose_validation(args, corpus, model, prompts)
     tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
     metrics = evaluate_scores(scores, labels, validation, tower)
+    if can_rank(labels):
+        metrics["spearman_at_most"] = spearman_at_most(labels)
     if rank() > 0:
         return {}, []
     if args.predictions:
@@ -209,6 +212,8 @@ def evaluate_corpus(
     if task is not None:
         found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
         lines += retrieval_table(found)
+    if (warning := too_few(labels, args.pairs or f"{corpus.manifest.name} {args.split}")) is not None:
+        lines += ["", warning]
     numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     return result | numbers | found, lines  # JSON has no NaN
 
@@ -335,7 +340,10 @@ def table(model: str, result: dict, metrics: dict) -> list[str]:
     head = f"{model} on {rows} ({result['pairs']} pairs)"
     if result["threshold"] is not None:
         head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
+    most = plain.pop("spearman_at_most", 1.0)
     lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in plain.items())]
+    if most < 1:
+        lines[1] += f" of at most {most:.4f}, as labels are tied"
     if errors:
         lines += ["", f"as probabilities ({result['calibration'] or 'no map'})", f"{'':20}   as is  calibrated"]
     for name in errors:

@@ -28,7 +28,13 @@ KINDS: dict[str, tuple[str, str, list[str]]] = {  # first sentence, Hub task, ta
     "cross-encoder": ("A cross-encoder: it reads two sentences at once and scores how similar they are.", *RERANKERS),
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
 }
-METRICS = {"spearman": "Spearman", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}  # shown, times 100
+METRICS = {  # shown, times 100
+    "spearman": "Spearman",
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "recall_at_10": "Recall@10",
+}
 SETTINGS = (
     "learning_rate",
     "num_train_epochs",
@@ -83,7 +89,7 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
             if recipe.get(key) not in (None, False, "None")
         ],
         manifests=manifests(record),
-        shortfalls=in_words(record.shortfalls),
+        warnings=in_words(record.shortfalls) + record.tiny,
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -130,6 +136,8 @@ def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
                 cell = f"{100 * metrics[metric]:.2f}" if metric in metrics else ""
                 if metric in intervals:
                     cell += " [{:.2f}, {:.2f}]".format(*(100 * end for end in intervals[metric]))
+                if metric == "spearman" and (most := metrics.get("spearman_at_most", 1.0)) < 1:
+                    cell += f" of at most {100 * most:.2f}"
                 cells.append(cell)
             rows.append(cells)
     return rows
@@ -146,7 +154,7 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
             task_name="Semantic Similarity",
             dataset_type=corpus,
             dataset_name=f"{corpus} test",
-            metric_type={"spearman": "spearmanr"}.get(metric, metric),
+            metric_type={"spearman": "spearmanr", "auc": "roc_auc"}.get(metric, metric),
             metric_name=shown,
             metric_value=splits["test"][metric],
         )

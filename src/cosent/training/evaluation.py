@@ -9,17 +9,25 @@ from pathlib import Path
 import numpy as np
 
 from cosent.data.corpus import Corpus
+from cosent.data.groups import pair_groups
 from cosent.evaluation.calibration import JOINT, Calibration
-from cosent.evaluation.metrics import can_rank, find_threshold
+from cosent.evaluation.metrics import can_rank, find_threshold, spearman_at_most, too_few
 from cosent.evaluation.retrieval import mean_intervals
 from cosent.evaluation.scoring import Validation
-from cosent.evaluation.significance import resampled_spearman
-from cosent.evaluation.similarity import overlap_spearman
+from cosent.evaluation.significance import (
+    independent,
+    paired_interval,
+    resampled_means,
+    resampled_spearman,
+    spearman,
+)
+from cosent.evaluation.similarity import overlaps
 from cosent.record import (
     BEFORE,
     OVERLAP,
     QUERIES_NAME,
     SCORES_NAME,
+    Changes,
     Intervals,
     Metrics,
     Queries,
@@ -27,6 +35,7 @@ from cosent.record import (
     RunRecord,
     Scores,
     Shortfall,
+    in_points,
     in_words,
     save_queries,
     save_scores,
@@ -37,7 +46,7 @@ from cosent.training.pairs import EvaluationSet, tower_of
 
 logger = logging.getLogger(__name__)
 
-SPEARMAN_RESAMPLES = 500  # of the pairs for an interval of Spearman
+RUN_RESAMPLES = 500  # of the pairs or queries for an interval of a run
 
 
 @dataclass
@@ -114,8 +123,10 @@ def evaluate_splits(
         intervals: dict[str, dict] = {split: {} for split in outputs}
         for split, (scores, labels) in scored.items():
             result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
-            if final and can_rank(labels) and can_rank(scores):
-                low, high = np.nanpercentile(resampled_spearman(scores, labels, SPEARMAN_RESAMPLES), (2.5, 97.5))
+            if final and can_rank(labels):
+                metrics[split]["spearman_at_most"] = spearman_at_most(labels)
+            if final and can_rank(labels) and can_rank(scores) and not too_few(labels, split):
+                low, high = np.nanpercentile(resampled_spearman(scores, labels, RUN_RESAMPLES), (2.5, 97.5))
                 intervals[split]["spearman"] = float(low), float(high)
             if (retrieval := splits[split].retrieval) is not None:
                 values = outputs[split].predictions["queries"]
@@ -154,22 +165,28 @@ def save_evaluations(folder: str | Path, before: Evaluation, after: Evaluation) 
 
 
 def final_table(record: RunRecord, floor: Metrics) -> list[str]:
-    """Lines of the metrics before and after training, the floor of Spearman, and the verdict."""
-    lines = [f"{'Spearman':<24}{'before':>8}{'after':>8}{'floor':>8}   (floor: characters in common, without a model)"]
+    """Lines of the metrics before and after training, the floor and the ceiling of Spearman, and the verdict."""
+    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{'floor':>8}{'at most':>9}  {'change x100 [95%]':<22}"
+    lines = [f"{head} (floor: characters in common, no model; at most: given ties of labels)"]
     retrieval, calibrated = [], []
     for name, splits in record.after.items():
         threshold, calibration = record.thresholds.get(name), record.calibrations.get(name)
         for split, values in splits.items():
             title, before = f"{name + ' ' + split:<24}", record.before[name][split]
             lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
+            most = values.get("spearman_at_most", 1.0)
+            change = record.changes.get(name, {}).get(split, {}).get("spearman")
             line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{lowest:8.4f}"
+            line += f"{f'{most:.4f}' if most < 1 else '':>9}  {in_points(*change) if change else '':<22}"
+            if "auc" in values:
+                line += f" AUC {values['auc']:.4f}"
             if threshold is not None:
                 line += (
-                    f"   accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
+                    f", accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
                 )
             if "perplexity" in values:
                 line += f"   perplexity {before['perplexity']:.2f} -> {values['perplexity']:.2f}"
-            lines.append(line)
+            lines.append(line.rstrip())
             intervals = record.intervals.get(name, {}).get(split, {})
             if "recall_at_10" in intervals:
                 changes = (
@@ -186,35 +203,81 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
     if retrieval:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
-    return lines + calibrated + retrieval + in_words(record.shortfalls)
+    return lines + calibrated + retrieval + in_words(record.shortfalls) + record.tiny
 
 
-def floors(corpora: Iterable[Corpus]) -> Metrics:
-    """Spearman of plain character overlap, by corpus and held-out split; splits of a single label are left out."""
-    found: Metrics = {}
-    for corpus in corpora:
-        for split in ("validation", "test"):
-            if split in corpus.splits and can_rank(corpus.labels(split)):
-                rows = corpus.split(split)
-                value = overlap_spearman(rows["sentence1"][:], rows["sentence2"][:], corpus.labels(split))
-                found.setdefault(corpus.manifest.name, {})[split] = {"spearman": value}
+def overlap_scores(corpora: Iterable[Corpus]) -> Scores:
+    """Labels, plain character overlap as `scores`, and `groups` of the pairs of all held-out splits."""
+    return {
+        corpus.manifest.name: {
+            split: {
+                "labels": corpus.labels(split),
+                "scores": overlaps(rows["sentence1"][:], rows["sentence2"][:]),
+                "groups": pair_groups(rows),
+            }
+            for split, rows in corpus.splits.items()
+            if split != "train"
+        }
+        for corpus in corpora
+    }
+
+
+def floors(overlap: Scores) -> Metrics:
+    """Spearman of plain character overlap, by corpus and held-out split; NaN in a split of a single label."""
+    return {
+        corpus: {split: {"spearman": spearman(one["scores"], one["labels"])} for split, one in splits.items()}
+        for corpus, splits in overlap.items()
+    }
+
+
+def tiny_splits(overlap: Scores) -> list[str]:
+    """A warning for each held-out split that is too small to judge a model by."""
+    named = [(f"{corpus} {split}", one) for corpus, splits in overlap.items() for split, one in splits.items()]
+    return [warning for where, one in named if (warning := too_few(one["labels"], where))]
+
+
+def paired_changes(before: Evaluation, after: Evaluation, overlap: Scores) -> Changes:
+    """Differences on the same rows with their intervals, see `RunRecord.changes`.
+
+    Pairs that share a sentence are drawn together. Tiny splits have no intervals.
+    """
+    found: Changes = {}
+    for name, splits in overlap.items():
+        for split, floor in splits.items():
+            labels, pairs = floor["labels"], [one.scores[name][split]["scores"] for one in (after, before)]
+            gaps: dict[str, tuple[float, np.ndarray, float]] = {}
+            if can_rank(labels) and not too_few(labels, split):
+                methods = np.stack([*pairs, floor["scores"]])
+                drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=floor["groups"])
+                values, groups = [spearman(row, labels) for row in methods], independent(floor["groups"])
+                for than, metric in ((1, "spearman"), (2, "overlap")):
+                    gaps[metric] = values[0] - values[than], drawn[:, 0] - drawn[:, than], groups
+            if split in after.queries.get(name, {}):
+                queries = np.stack([one.queries[name][split][1]["recall_at_10"] for one in (after, before)])
+                drawn = resampled_means(queries, RUN_RESAMPLES)
+                gaps["recall_at_10"] = float(np.subtract(*queries).mean()), drawn[:, 0] - drawn[:, 1], queries.shape[1]
+            known = {metric: paired_interval(*gap) for metric, gap in gaps.items()}
+            found.setdefault(name, {})[split] = {metric: one for metric, one in known.items() if one is not None}
     return found
 
 
 def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
-    """Where Spearman is not clearly above its beginning, or not above the floor, and where Recall@10 has fallen."""
+    """Where Spearman is not clearly above its beginning or the floor, and where Recall@10 has fallen.
+
+    Without an interval of the difference, where it is not above them at all.
+    """
     found = []
     for name, splits in record.after.items():
         for split, after in splits.items():
-            before, intervals = record.before[name][split], record.intervals.get(name, {}).get(split, {})
-            value, reference, interval = after["spearman"], before["spearman"], intervals.get("spearman", ())
-            if not math.isnan(reference) and not all(one > reference for one in (value, *interval)):
-                found.append(Shortfall(name, split, "spearman", value, BEFORE, reference, *interval))
+            before, known = record.before[name][split], record.changes.get(name, {}).get(split, {})
             lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
-            if not math.isnan(lowest) and not value > lowest:
-                found.append(Shortfall(name, split, "spearman", value, OVERLAP, lowest))
-            recall, reference = after.get("recall_at_10", 0.0), before.get("recall_at_10", 0.0)
-            if recall < reference:
-                interval = intervals.get("recall_at_10", ())
-                found.append(Shortfall(name, split, "recall_at_10", recall, BEFORE, reference, *interval))
+            for metric, than, reference, key in (
+                ("spearman", BEFORE, before["spearman"], "spearman"),
+                ("spearman", OVERLAP, lowest, "overlap"),
+                ("recall_at_10", BEFORE, before.get("recall_at_10", math.nan), "recall_at_10"),
+            ):
+                value, (low, high) = after.get(metric, math.nan), known[key][1:] if key in known else (None, None)
+                better = value > reference and (low is None or low > 0)
+                if not math.isnan(reference) and not (better if metric == "spearman" else value >= reference):
+                    found.append(Shortfall(name, split, metric, value, than, reference, low, high, paired=True))
     return found

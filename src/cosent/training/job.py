@@ -19,7 +19,6 @@ import cosent
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import leaks
-from cosent.data.groups import pair_groups
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.seal import sha256_of_file
@@ -33,8 +32,11 @@ from cosent.training.evaluation import (
     final_table,
     floors,
     held_out_sets,
+    overlap_scores,
+    paired_changes,
     save_evaluations,
     shortfalls,
+    tiny_splits,
 )
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.plan import show_plan
@@ -93,7 +95,6 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
-    floor = floors(evaluated)
     with final_folder(args) as folder:
         trainer.save_model(str(folder), _internal_call=True)
         proven = proof.check(folder)
@@ -121,10 +122,13 @@ def run_training(
             leaks=leaks(training, evaluated),
             **facts,
         )
+        overlap = overlap_scores(evaluated)
+        floor, record.tiny = floors(overlap), tiny_splits(overlap)
+        record.changes = paired_changes(before, after, overlap)
         record.shortfalls = shortfalls(record, floor)
-        for corpus in evaluated:
-            if "test" in corpus.splits:
-                before.scores[corpus.manifest.name]["test"]["groups"] = pair_groups(corpus.split("test"))
+        for name, splits in overlap.items():
+            if "test" in splits:
+                before.scores[name]["test"]["groups"] = splits["test"]["groups"]
         save_evaluations(folder, before, after)
         document(folder, args, record)
     publish(trainer)
