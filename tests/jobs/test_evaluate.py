@@ -76,6 +76,15 @@ def test_the_threshold_of_training_is_used_for_its_own_corpus_alone(evaluate, of
     assert evaluate(*file, "--corpus", "other", model=several)[0]["threshold"] == 0.5
 
 
+def test_ties_and_tiny_splits_are_shown(evaluate, make_corpus, pairs):
+    """Fails if Spearman hides how much its labels allow, or a single similar pair makes a metric like any other."""
+    lonely = [*[pair for pair in pairs if pair[2] == 0][:31], pairs[0]]
+    result, table = evaluate("--corpus", make_corpus({"validation": pairs[:32], "test": lonely}))
+    assert result["spearman_at_most"] == pytest.approx((1 - (31**3 - 31) / (32**3 - 32)) ** 0.5)
+    assert f"of at most {result['spearman_at_most']:.4f}" in table and 0 <= result["auc"] <= 1
+    assert "made_up test" in table.splitlines()[-1] and "31 of label 0, 1 of label 1" in table.splitlines()[-1]
+
+
 def test_predictions_read_back_as_they_were(tmp_path):
     """Fails if a tab in a sentence breaks a row, or rounding calls similar what is not: 0.7 in float32 is below."""
     rows = [

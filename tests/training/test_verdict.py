@@ -103,6 +103,14 @@ def test_a_small_gain_on_the_same_pairs_is_a_gain():
     assert set(paired_changes(*moments, floor)["made_up"]["test"]) == {"recall_at_10"}, "a single group has no interval"
 
 
+def test_a_record_of_an_earlier_version_says_what_it_said():
+    """Fails if the interval of a value, in a record of before paired intervals, is read as that of a difference."""
+    earlier = read_record("similar").shortfalls
+    assert [one.clear for one in earlier] == [False, False, True] and not any(one.paired for one in earlier)
+    assert "lies within" in in_words(earlier)[0] and "0.0279 -> 0.0689 [0.0261, 0.1064]" in in_words(earlier)[0]
+    assert in_words(earlier)[1].startswith("No better than counting")
+
+
 def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     """Fails if training that made everything worse ends like any other, in the terminal or in run.json."""
     opposed = [(a, b, 1 - label) for a, b, label in pairs]

@@ -213,7 +213,7 @@ def evaluate_corpus(
         found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
         lines += retrieval_table(found)
     if (warning := too_few(labels, args.pairs or f"{corpus.manifest.name} {args.split}")) is not None:
-        lines += ["", warning]
+        lines += [warning]
     numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     return result | numbers | found, lines  # JSON has no NaN
 
