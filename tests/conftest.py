@@ -23,7 +23,9 @@ from cosent.comparing.results import Result, read_results, save_results
 from cosent.data.manifest import Manifest
 from cosent.encoders import resolve
 from cosent.evaluation.calibration import Calibration
+from cosent.evaluation.rules import DecisionRule
 from cosent.evaluation.significance import spearman
+from cosent.models.decision import write_rules
 from cosent.models.modules import IDENTITY, Dense, Pooling
 from cosent.record import CorpusRecord, Environment, RunRecord
 from cosent.seal import sha256_of_file
@@ -76,9 +78,11 @@ CALIBRATION = Calibration(method="platt", pairs=98, slope=9.0, intercept=-8.0)
 
 
 def save_record(folder: Path, thresholds: dict[str, float], **changes) -> None:
-    """Leaves the record of a run that found these thresholds, and `CALIBRATION` for the same corpora."""
+    """Leaves the record of a run, and the rules that found these thresholds, with `CALIBRATION`."""
     fields = {"recipe": {}, "environment": Environment({}, None, "CPU", 1), "train_seconds": 1.0, "seconds": 2.0}
-    fields |= {"history": [], "thresholds": thresholds, "calibrations": dict.fromkeys(thresholds, CALIBRATION)}
+    fields |= {"history": []}
+    prompts = changes.get("prompts", ("", ""))
+    write_rules(folder, {name: DecisionRule(name, value, CALIBRATION, prompts) for name, value in thresholds.items()})
     RunRecord(**fields | changes).save(folder)
 
 

@@ -320,8 +320,8 @@ def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank
 
 # Names that mean different things in different jobs.
 AMBIGUOUS = {
-    *("corpus", "cross", "dtype", "int8", "label_column", "max_length", "min_score", "model", "model_name_or_path"),
-    *("output", "overwrite", "port", "queries", "teacher", "text"),
+    *("corpus", "cross", "dtype", "folder", "int8", "label_column", "max_length", "min_score", "model"),
+    *("model_name_or_path", "output", "overwrite", "port", "queries", "teacher", "text"),
 }
 
 
@@ -505,3 +505,11 @@ def test_caches_have_a_place_everywhere(home, given, tmp_path, monkeypatch, capl
     assert (place == tmp_path / "own/.cache") == ((home, given) == ("own", "")) == (not caplog.text)
     assert not caplog.text or (caplog.text.count("Set XDG_CACHE_HOME") == 1 and place.stat().st_mode & 0o77 == 0)
     assert {path.name for path in tmp_path.iterdir()} <= {"file", "own", place.name}
+
+
+@pytest.mark.parametrize("stream", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams(stream):
+    """Fails if a job whose stdout or stderr is closed ends in an exception, or prints into its first file."""
+    command = f"{sys.executable} -m cosent similarity --nothing {stream}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr and not ended.stdout

@@ -8,7 +8,6 @@ import pytest
 
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Calibration
 from cosent.models.decision import choose_rule, decision_rules
 from cosent.record import (
     RECORD_NAME,
@@ -28,7 +27,6 @@ from cosent.seal import SEAL, UNFINISHED
 
 def test_a_record_reads_back_as_it_was(tmp_path):
     """Fails if a field of a record is lost, or comes back as another type than it went."""
-    isotonic = Calibration(method="isotonic", pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5])
     record = RunRecord(
         recipe={"loss": "cosent", "lora_target_modules": ["query"], "pooling": None},
         environment=Environment({"cosent": "0.1.0"}, None, "CPU", 2),
@@ -39,8 +37,6 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         train_pairs=50,
         before={"stsb": {"test": {"spearman": 0.25}}},
         after={"stsb": {"test": {"spearman": 0.5}}},
-        thresholds={"stsb": 0.5},
-        calibrations={"stsb": Calibration(method="platt", pairs=9, slope=1.5, intercept=-1.0), "lcqmc": isotonic},
         prompts=("query: ", ""),
         intervals={"stsb": {"test": {"map": (0.25, 0.5)}}},
         seconds=20.0,

@@ -7,10 +7,9 @@ import argparse
 
 from cosent.comparing.document import Cell, markdown_table
 from cosent.data.corpus import load_corpus
-from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder
 from cosent.record import shortened
-from cosent.search.precision import fit_rule, simulate
+from cosent.search.precision import answer_rules, simulate
 from lab.benchmarks.common import save
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -21,17 +20,15 @@ def measure(encoder, name: str) -> list[dict]:
     """A row for each level; one that no rule reaches has no shares."""
     corpus, prompts = load_corpus(name), encoder.prompts.for_search()
     validation, test = (simulate(encoder, corpus, split, prompts) for split in ("validation", "test"))
-    answerable = len(test.best) // 2
-    rows = []
+    rules, rows = answer_rules(validation), []
     for level in LEVELS:
-        rows.append({"corpus": name, "promised": level, "queries": len(validation.best) // 2})
-        try:
-            rule = fit_rule(validation, level)
-        except InputError:
+        rows.append({"corpus": name, "promised": level, "queries": len(validation.groups)})
+        rule = next((rule for rule in rules if rule.precision >= level), None)
+        if rule is None:
             continue
         answered = rule.answers(test.best, test.second)
         right = answered & test.right
-        reached = (right.sum() / answered.sum(), right[:answerable].mean(), answered[answerable:].mean())
+        reached = (right.sum() / answered.sum(), right[0].mean(), answered[1].mean())
         rows[-1] |= dict(zip(SHARES, (rule.precision, rule.answered, *map(float, reached)), strict=True))
     return rows
 

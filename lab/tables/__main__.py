@@ -22,6 +22,7 @@ from cosent.errors import InputError, messages_for_users
 from lab import ROOT
 from lab.benchmarks.abstention import abstention_table
 from lab.benchmarks.damage import damage_table
+from lab.benchmarks.dedup import dedup_table
 from lab.benchmarks.disks import disks_table
 from lab.benchmarks.exactness import exactness_table
 from lab.benchmarks.filtering import filtering_table
@@ -63,6 +64,7 @@ TABLES = {  # of lab/results/NAME.json
     "claims": claims_table,
     "damage": damage_table,
     "disks": disks_table,
+    "dedup": dedup_table,
     "exactness": exactness_table,
     "filtering": filtering_table,
     "fix": fix_table,

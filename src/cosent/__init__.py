@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.decision import decision_rules
     from cosent.models.student import Student
+    from cosent.search.index import Index
     from cosent.training.arguments import PairTrainingArguments, StudentTrainingArguments
     from cosent.training.student import StudentTrainer
     from cosent.training.trainer import PairTrainer
@@ -27,6 +28,7 @@ if (Path(__file__).parents[2] / "data_scripts").is_dir():  # a clone; a wheel ha
 
 __all__ = [
     "CrossEncoder",
+    "Index",
     "Labels",
     "PairTrainer",
     "PairTrainingArguments",
@@ -40,6 +42,7 @@ __all__ = [
 
 HOMES = {
     "CrossEncoder": "cosent.models.cross_encoder",
+    "Index": "cosent.search.index",
     "Labels": "cosent.data.manifest",
     "PairTrainer": "cosent.training.trainer",
     "PairTrainingArguments": "cosent.training.arguments",

@@ -10,6 +10,7 @@ import argparse
 import atexit
 import difflib
 import inspect
+import io
 import logging
 import math
 import os
@@ -61,6 +62,7 @@ JOBS = {
         "score a prepared corpus, a labelled file, judged documents or minimal pairs with a trained model",
         shares_work=True,
     ),
+    "calibrate": Job("find threshold, probabilities and decision rules of a model on labelled pairs"),
     "study": Job("run recipes, variants, corpora and seeds, and keep the results"),
     "report": Job("draw the tables and figures of a study"),
     "verify": Job("check that a model, corpus or other folder is whole"),
@@ -133,6 +135,7 @@ LAUNCHED_VARIABLE = "COSENT_LAUNCHED"  # environment variable of a job that --la
 
 def main() -> None:
     """The `cosent` command: `cosent train ...`, the same as `python -m cosent train ...`."""
+    mend_streams()
     job = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if job in ("-h", "--help"):
         print("usage: cosent JOB [--flag value ...]\n")
@@ -593,6 +596,20 @@ def quiet_bars() -> None:
         end(bar)
 
     tqdm.display, tqdm.clear, tqdm.close = display, lambda bar, nolock=False: None, close
+
+
+def mend_streams() -> None:
+    """Opens closed standard streams, writes what an encoding lacks as `\\u597d`, and reads arguments as UTF-8."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:  # else the next file would be what is printed to
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, "r+" if not number else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        if number and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.getfilesystemencoding() != "utf-8":
+        sys.argv[:] = [os.fsencode(word).decode("utf-8", "surrogateescape") for word in sys.argv]
 
 
 def let_waiting_threads_sleep() -> None:

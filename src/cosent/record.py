@@ -11,7 +11,6 @@ from cosent.atomic import write_atomically
 from cosent.data.manifest import MANIFEST_NAME
 from cosent.encoders import local
 from cosent.errors import reading, writing
-from cosent.evaluation.calibration import Calibration
 from cosent.seal import UNFINISHED, model_files, seal, sha256_of_file
 
 RECORD_NAME = "run.json"
@@ -193,8 +192,6 @@ class RunRecord:
         files: SHA-256 of the files of text, and of a loss of one's own, by name.
         seconds: duration of the job.
         history: the log of Trainer.
-        thresholds: lowest cosine or logit of similar pairs, by corpus.
-        calibrations: maps from scores to probabilities, by corpus.
         prompts: texts in front of the first and the second sentence of every pair.
         intervals: 95% bootstrap intervals of the retrieval metrics in `after`.
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
@@ -218,8 +215,6 @@ class RunRecord:
     train_pairs: int | None = None
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)
-    thresholds: dict[str, float] = field(default_factory=dict)
-    calibrations: dict[str, Calibration] = field(default_factory=dict)
     prompts: tuple[str, str] = ("", "")
     intervals: Intervals = field(default_factory=dict)
     cached_part_size: int | None = None
@@ -239,7 +234,6 @@ class RunRecord:
             if values.get(name) is not None:
                 values[name] = kind(**values[name])
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
-        values["calibrations"] = {name: Calibration(**m) for name, m in values.get("calibrations", {}).items()}
         values["shortfalls"] = [Shortfall(**shortfall) for shortfall in values.get("shortfalls", [])]
         values["prompts"] = tuple(values.get("prompts", ("", "")))
         for key in ("intervals", "changes"):

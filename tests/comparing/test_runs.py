@@ -20,6 +20,8 @@ def test_runs_have_names_of_their_own(make_recipe):
         expand({"recipes": [recipe], "corpora": ["v1/faq", "v2/faq"], "seeds": [1]}, {})
     with pytest.raises(InputError, match="bi_encoder-cosent-faq-1"):
         expand({"recipes": [recipe, make_recipe("b/cosent")], "corpora": ["faq"], "seeds": [1]}, {})
+    with pytest.raises(InputError, match="200,000 runs, more than 10,000"):
+        expand({"recipes": [recipe], "corpora": ["faq"], "seeds": range(200_000)}, {})
     towers = ("bi_encoder", "cross_encoder")
     recipes = [make_recipe(f"{tower}/cosent", f"tower: {tower}\n") for tower in towers]
     runs = expand({"recipes": recipes, "corpora": [["x/lcqmc", "nli"]], "seeds": [1]}, {})

@@ -9,7 +9,6 @@ from scipy.optimize import minimize
 from sklearn.metrics import brier_score_loss, log_loss
 
 from cosent.evaluation.calibration import (
-    DecisionRule,
     at_base_rate,
     calibration_metrics,
     cross_validated_log_loss,
@@ -22,6 +21,7 @@ from cosent.evaluation.calibration import (
     sigmoid,
     uncalibrated,
 )
+from cosent.evaluation.rules import DecisionRule
 
 
 def drawn(rows: int, curve, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -191,3 +191,12 @@ def test_bad_input_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             call()
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_pearson_of_any_size(size):
+    """Fails if scores whose squares are no float64 correlate with nothing, or perfectly."""
+    labels = np.array([0.0, 1.0, 0.0, 1.0, 1.0])
+    scores = np.array([0.1, 0.9, 0.4, 0.3, 0.8])
+    expected = correlations(scores, labels)["pearson"]
+    assert 0 < expected < 1 and correlations(size * scores, labels)["pearson"] == pytest.approx(expected)

@@ -141,7 +141,7 @@ def prepared(tmp_path_factory) -> Path:
     lines = ["\t".join(map(str, pair)) for pair in PAIRS]
     for split, rows in (("train", lines), ("valid", lines[:36]), ("test", lines[9:45])):
         (folder / f"made_up.{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    words = ["cosent.data_scripts.prepare", "made_up", "--source", str(folder), "--output", str(folder / "made_up")]
+    words = ["cosent", "prepare", "made_up", "--source", str(folder), "--output", str(folder / "made_up")]
     command(*words, "--label_kind", "binary", "--no_header")
     return folder / "made_up"
 
@@ -237,7 +237,7 @@ def test_demo_corpus(tmp_path):
     """Fails if the demo corpus changes: every figure of the quickstart depends on it."""
     import datasets
 
-    command("cosent.data_scripts.prepare", "demo", "--output", str(tmp_path / "demo"))
+    command("cosent", "prepare", "demo", "--output", str(tmp_path / "demo"))
     rows = datasets.Dataset.from_parquet(str(tmp_path / "demo/train.parquet"), cache_dir=str(tmp_path))
     expected = GOLDEN["demo"]
     assert len(rows) == expected["rows"]
@@ -304,7 +304,7 @@ def test_stsb_to_four_decimals(tmp_path):
         pytest.skip("the environment variable COSENT_RAW_DATA names no folder of real corpora")
     source = Path(os.environ["COSENT_RAW_DATA"], "senteval_cn")
     corpus = tmp_path / "stsb"
-    command("cosent.data_scripts.prepare", "stsb", "--source", str(source), "--output", str(corpus))
+    command("cosent", "prepare", "stsb", "--source", str(source), "--output", str(corpus))
     words = ["--config", str(ROOT / "recipes/bi_encoder/cosent_mini.yaml"), "--corpus", str(corpus), "--seed", "1"]
     words += ["--num_train_epochs", "1", "--limit_train", "1000", "--use_cpu", "true", "--retrieval", "false"]
     command("cosent", "train", *words, "--output_dir", str(tmp_path / "run"))

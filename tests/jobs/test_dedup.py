@@ -3,13 +3,10 @@
 import json
 from functools import partial
 
-import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule
-from cosent.jobs import dedup as module
-from cosent.jobs.dedup import linked_groups
+from cosent.evaluation.rules import DecisionRule
 from cosent.jobs.encode import EncodeArguments
 from cosent.jobs.encode import main as encode
 from cosent.models.cache import growing_vectors
@@ -37,7 +34,10 @@ def test_groups_and_the_file_without_duplicates(dedup, tmp_path):
     """Fails if a sentence that is like no other is lost, or a duplicate stays."""
     lines, errors = dedup("--threshold", 0.99999)
     assert lines == ["group 1: 2 sentences", "       0  怎么还款", "       5  怎么还款"]
-    assert "7 sentences: 6 groups by a cosine of at least 1.0000, 1 of several sentences" in errors
+    assert (
+        "7 sentences: 6 groups by a cosine of at least 1.0000 with their first sentence, 1 of several sentences"
+        in errors
+    )
     (group,) = dedup("--threshold", 0.99999, "--json")[0]
     assert json.loads(group) == {"rows": [0, 5], "sentences": ["怎么还款", "怎么还款"]}
     dedup("--threshold", 0.99999, "--output", tmp_path / "unique.txt")
@@ -53,7 +53,7 @@ def test_what_differs_in_a_number_is_kept_apart(dedup, tmp_path):
     (tmp_path / "rooms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     groups, said = dedup("--threshold", -1.0, text="rooms.txt")
     assert [line.split()[-1] for line in groups[1:]] == [lines[0], lines[3]]
-    assert "kept apart: 5 by number or code" in said and "房间101怎么走 / 房间102怎么走" in said
+    assert "kept apart: 3 by number or code" in said and "房间101怎么走 / 房间102怎么走" in said
     groups, said = dedup("--threshold", -1.0, "--no_keep_apart", text="rooms.txt")
     assert groups[0] == "group 1: 4 sentences" and "kept apart" not in said
 
@@ -64,8 +64,20 @@ def test_what_the_model_cannot_tell_apart_is_never_merged(dedup, tmp_path):
     (tmp_path / "orders.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     groups, said = dedup("--threshold", -1.0, "--json", text="orders.txt")
     assert [json.loads(group)["rows"] for group in groups] == [[0, 3], [2, 4]]
-    assert "kept apart: 8 by token collision (陈璟的订单 / 陈颢的订单" in said
+    assert "kept apart: 5 by token collision (陈璟的订单 / 陈颢的订单" in said
     assert dedup("--threshold", -1.0, "--no_keep_apart", text="orders.txt")[0][0] == "group 1: 5 sentences"
+
+
+def test_a_table_keeps_its_rows(dedup, tmp_path):
+    """Fails if the answers of a table are lost, in its groups or in the file without duplicates."""
+    rows = "".join(f"{n},{line},答{n}\n" for n, line in enumerate(LINES))
+    (tmp_path / "faq.csv").write_text("id,question,answer\n" + rows, encoding="utf-8")
+    flags = ("--threshold", 0.99999, "--text_column", "question")
+    (group,) = dedup(*flags, "--json", text="faq.csv")[0]
+    assert [row["answer"] for row in json.loads(group)["columns"]] == ["答0", "答5"]
+    dedup(*flags, "--output", tmp_path / "unique.csv", text="faq.csv")
+    kept = (tmp_path / "unique.csv").read_text(encoding="utf-8").splitlines()
+    assert kept == ["id,question,answer", *(row for n, row in enumerate(rows.splitlines()) if n != 5)]
 
 
 def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
@@ -87,20 +99,25 @@ def test_the_input_is_never_replaced(dedup, tiny_bi, tmp_path):
 
 
 def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
-    """Fails if the threshold that training found on validation is not the default, or one of several is chosen."""
-    rules = {name: DecisionRule(name, 0.99999, CALIBRATION) for name in ("faq", "lcqmc")}
+    """Fails if the threshold for merging that training found is not the default, one of several is chosen, or that of
+    the verdict takes its place where no cosine is precise enough."""
+    rules = {name: DecisionRule(name, 0.5, CALIBRATION, merge_threshold=0.99999) for name in ("faq", "lcqmc")}
     monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: rules)
     with pytest.raises(InputError, match=r"for faq.* for lcqmc.*--threshold"):
         dedup()
-    del rules["lcqmc"]
-    assert dedup()[0] == dedup("--threshold", 0.99999)[0]
+    assert dedup("--corpus", "faq")[0] == dedup("--threshold", 0.99999)[0]
+    rules["faq"] = DecisionRule("faq", 0.5, CALIBRATION)
+    with pytest.raises(InputError, match=r"no cosine .*--threshold, e\.g\. 0\.97"):
+        dedup("--corpus", "faq")
 
 
-@pytest.mark.parametrize("held", [1, 1000])
-def test_rows_linked_by_others_are_one_group(monkeypatch, held):
-    """Fails if a chain of near-duplicates is cut where pairs arrive in several blocks."""
-    monkeypatch.setattr(module, "HELD_PAIRS", held)
-    blocks = [([0, 4], [3, 5]), ([3], [6]), ([], []), ([2], [4])]
-    groups = linked_groups(((np.array(a, int), np.array(b, int)) for a, b in blocks), 8)
-    assert groups.tolist() == [0, 1, 2, 0, 2, 2, 0, 3]
-    assert linked_groups([], 3).tolist() == [0, 1, 2]
+def test_the_largest_group_is_shown_and_suspicious_ones_are_warned_of(dedup, tmp_path, monkeypatch):
+    """Fails if a third of a file can go without a word, or with a threshold below the model's own verdict."""
+    monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: {"faq": DecisionRule("faq", 0.9, None)})
+    (tmp_path / "many.txt").write_text("\n".join(["怎么还款"] * 15 + LINES[1:]) + "\n", encoding="utf-8")
+    said = dedup("--threshold", 0.99999, text="many.txt")[1]
+    assert "largest group: 16 sentences, farthest 1.0000: 怎么还款 / 怎么还款" in said
+    assert "warning: the largest group holds 76% of the file" in said and "below 0.9000" not in said
+    said = dedup("--threshold", -1.0)[1]
+    assert "warning: sentences of a cosine below 0.9000 are not similar to this model, and -1.0000 merges" in said
+    assert "of the file" not in said, "ten sentences of a small file are no alarm"

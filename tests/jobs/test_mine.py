@@ -7,7 +7,7 @@ import pytest
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule
+from cosent.evaluation.rules import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from tests.conftest import CALIBRATION

@@ -8,6 +8,7 @@ import pytest
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
+from cosent import decision_rules
 from cosent.cli import arguments_of, parse
 from cosent.errors import InputError
 from cosent.jobs import distill
@@ -44,7 +45,7 @@ def test_one_folder_for_all_jobs(bi_run, prompted, evaluate, job, made_up, pairs
     written = [line.split("\t")[-1] for line in predictions[1].read_text(encoding="utf-8").splitlines()[1:]]
     np.testing.assert_allclose(np.array(written, dtype=float), cosines, atol=2e-6)  # six digits are written
     assert result["prompts"] == [PROMPT, PROMPT]
-    assert result["threshold"] == read_record(folder).thresholds["made_up"]
+    assert result["threshold"] == decision_rules(folder)["made_up"].threshold
     (tmp_path / "sentences.txt").write_text("\n".join(first), encoding="utf-8")
     files = ["--text", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy"]
     job("cosent.jobs.encode", "--model", folder, *files, "--normalize")
@@ -61,7 +62,7 @@ def test_another_prompt_than_that_of_training(prompted, evaluate, job, made_up, 
     ours = SentenceEncoder.from_pretrained(str(folder))
     other = evaluate("--corpus", made_up, "--prompt", "", model=folder)[0]
     assert other["prompts"] == ["", ""] and other["threshold"] is None
-    assert f"trained with the prompt '{PROMPT}'" in other["threshold_from"]
+    assert f"found with the prompt '{PROMPT}'" in other["threshold_from"]
     assert f"{folder} was trained with the prompt '{PROMPT}', and reads no prompt here." in caplog.text
     for words, options in (
         (["--prompt="], {"prompt": ""}),

@@ -4,7 +4,7 @@ import io
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 
@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from cosent.errors import InputError
+from cosent.evaluation.calibration import Calibration
+from cosent.evaluation.rules import AnswerRule, DecisionRule
 from cosent.jobs.encode import EncodeArguments
 from cosent.jobs.encode import main as encode
 from cosent.models.bi_encoder import SentenceEncoder
@@ -187,7 +189,7 @@ def test_impossible_questions(folder, encoder):
     index = Index.open(folder / "index/vectors.npy", encoder)
     for call, message in (
         (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
-        (lambda: index.search(["还款"], top=8), "1 to 7 sentences"),
+        (lambda: index.search(["还款"], top=0), "1 to 7 sentences"),
         (lambda: Index.of([], encoder), "no sentence"),
     ):
         with pytest.raises(InputError, match=message):
@@ -227,7 +229,43 @@ def test_faiss_of_an_edited_file(search, tiny_bi, tmp_path, monkeypatch, stored)
     assert len(list(tmp_path.glob("*.faiss"))) == stored, "an index that nothing reads any more is kept"
 
 
-def test_a_search_can_find_nothing(search, folder, make_corpus, monkeypatch):
+RULE = DecisionRule(
+    "faq",
+    0.95,
+    Calibration(method="platt", pairs=98, slope=9.0, intercept=-8.0),
+    answers=(AnswerRule(0.0, 0.5, 0.6, 0.9, 40, 80), AnswerRule(1.0, 0.999999, 0.8, 0.5, 40, 80)),
+)
+
+
+def test_hits_by_the_rule_of_the_model(search, tiny_bi, tmp_path, monkeypatch):
+    """Fails if the command and Python decide otherwise, a rule with too low a precision is taken, a promise that no
+    rule keeps is made, the answer of a table is lost, or its sentences are not those of the column."""
+    monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: {"faq": RULE})
+    monkeypatch.setattr("cosent.search.index.decision_rules", lambda model: {"faq": RULE})
+    with open(tmp_path / "faq.csv", "w", encoding="utf-8") as file:
+        file.write("id,question,answer\n" + "".join(f"{n},{line},答{n}\n" for n, line in enumerate(LINES[:6])))
+    flags = ("--text", tmp_path / "faq.csv", "--text_column", "question", "--query", "怎么还款", "别的事")
+    lines, said = search(*flags, "--precision", 0.7, "--json", index=None)
+    (hit, *_), nothing = (json.loads(line)["hits"] for line in lines)
+    assert nothing == [] and "cosine + 1 x lead >= 1.0000: at least 80.0% right and 50.0% of answerable" in said
+    assert hit["columns"] == {"id": "0", "question": "怎么还款", "answer": "答0"} and hit["verdict"] == "similar"
+    assert hit["probability"] == pytest.approx(1 / (1 + np.exp(-1.0)), abs=1e-4)
+    index = Index.load(str(tiny_bi), [str(tmp_path / "faq.csv")], text_column="question")
+    found = index.search(["怎么还款", "别的事"], precision=0.7)
+    assert json.loads(json.dumps([asdict(one) for one in found[0]])) == json.loads(lines[0])["hits"] and found[1] == []
+    head, _, first, *_ = search(*flags, index=None)[0]
+    assert head.split()[2:4] == ["probability", "verdict"] and first.split()[:4] == ["1", "1.0000", "0.7311", "similar"]
+    for wanted, message in (("--precision 0.9", r"at most 0\.80"), ("--min_probability 0.8", "probability of 0.7311")):
+        with pytest.raises(InputError, match=message):
+            search(*flags, *wanted.split(), index=None)
+    likely = search(*flags, "--min_probability", 0.73, "--json", index=None)[0]
+    assert [len(json.loads(line)["hits"]) for line in likely] == [1, 0]
+    for other in (("--prompt", "q: "), ("--rerank", tiny_bi)):
+        with pytest.raises(InputError, match="--precision 0.7 needs .* no --rerank, --faiss or --prompt"):
+            search(*flags, "--precision", 0.7, *other, index=None)
+
+
+def test_a_search_can_find_nothing(search):
     """Fails if something is returned whatever the query, a hit below the limit is shown, or JSON hides the query."""
     lines, _ = search("--top", "3", "--query", "怎么还款", "--min_score", "0.99")
     assert [line.split()[-1] for line in lines[2:]] == ["怎么还款", "怎么还款"]
@@ -235,8 +273,3 @@ def test_a_search_can_find_nothing(search, folder, make_corpus, monkeypatch):
     assert lines[1:] == ["别的事", "      nothing found"]
     (found,), _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999", "--json")
     assert json.loads(found) == {"query": "别的事", "hits": []}
-    rows = [(6 * word, f"{6 * word}？", 1.0) for word in "怎么还款如何我喜欢北京今天气很好红色的苹果推荐一辆车"]
-    corpus = make_corpus({"validation": rows})
-    monkeypatch.setattr("cosent.search.precision.CONFIDENCE", 0.5)
-    _, said = search("--top", "3", "--query", "怎么还款", "--precision", "0.01", "--corpus", corpus)
-    assert f"{2 * len(rows)} queries among {2 * len(rows)} sentences" in said

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Calibration, DecisionRule
+from cosent.evaluation.calibration import Calibration
+from cosent.evaluation.rules import DecisionRule
 from cosent.jobs import serve
 from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, Batches, build, key_of
 from cosent.models.bi_encoder import SentenceEncoder

@@ -10,6 +10,7 @@ import sentence_transformers
 from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from cosent import decision_rules
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
 from cosent.evaluation.metrics import find_threshold
@@ -32,7 +33,7 @@ def test_training_ends_with_a_model_that_others_load(bi_run):
     record = bi_run.record
     before, after = record.before["made_up"], record.after["made_up"]
     assert after["validation"]["spearman"] > before["validation"]["spearman"] + 0.2
-    assert 0.5 <= after["test"]["accuracy"] <= 1 and record.thresholds["made_up"] is not None
+    assert 0.5 <= after["test"]["accuracy"] <= 1 and "made_up" in decision_rules(bi_run.folder)
     assert record.recipe["loss"] == "cosent" and record.recipe["learning_rate"] == 1e-3
     assert record.train_pairs == 64 and not record.shortfalls, "the verdict cries wolf"
     best = max(history(bi_run.folder, "eval_spearman"))
@@ -208,8 +209,7 @@ def test_validation_that_selects_nothing(train, make_corpus, pairs, caplog):
         with caplog.at_level(logging.WARNING):
             folder = train(make_corpus(rows, name=f"c{number}"), output=f"run{number}")
         assert "no validation split with two different labels" in caplog.text
-        record = read_record(folder)
-        assert record.thresholds == record.calibrations == {} and (folder / "model.safetensors").is_file()
+        assert decision_rules(folder) == {} and (folder / "model.safetensors").is_file()
     graded = make_corpus({"test": [(a, b, 2 * y) for a, b, y in pairs[:8]]}, "graded", 5.0, name="tested")
     folder = train(make_corpus({"train": pairs}), "--eval_corpora", str(graded), output="tested")
     assert "accuracy" not in read_record(folder).after["tested"]["test"]
@@ -238,7 +238,7 @@ def test_two_corpora_train_one_head(train, make_corpus, pairs):
     )
     folder = train((similar, nli), "--loss", "sbert_joint")
     record = read_record(folder)
-    assert set(record.after) == {"similar", "nli"} and set(record.thresholds) == {"similar"}
+    assert set(record.after) == {"similar", "nli"} and set(decision_rules(folder)) == {"similar"}
     with pytest.raises(InputError, match="sbert_joint .*binary"):
         train(similar, "--loss", "sbert_joint", output="other")
     with pytest.raises(InputError, match="--loss sbert .*sbert_joint"):
@@ -300,7 +300,7 @@ def test_training_ends_with_a_classifier_that_others_load(cross_run, pairs):
     scores = CrossEncoder.from_pretrained(str(cross_run.folder)).similarity(first, second)
     served = sentence_transformers.CrossEncoder(str(cross_run.folder), device="cpu")
     np.testing.assert_allclose(served.predict(list(zip(first, second, strict=True))), scores, atol=1e-5)
-    test, threshold = after["test"], record.thresholds["made_up"]
+    test, threshold = after["test"], decision_rules(cross_run.folder)["made_up"].threshold
     assert test["oracle_accuracy"] == pytest.approx(find_threshold(scores, labels)[1])
     assert test["accuracy"] == pytest.approx(np.mean((scores >= threshold) == np.array(labels)))
     assert test["accuracy"] <= test["oracle_accuracy"]
@@ -318,8 +318,9 @@ def test_nli_is_scored_in_its_order(train, nli, loss, logits):
 def test_transfer_selects_on_other_corpora(train, nli, similar, make_corpus, pairs):
     """Fails if the best epoch of an NLI run is chosen on NLI, or one of the tested corpora is left out."""
     graded = make_corpus({"validation": pairs[:32], "test": [(a, b, 5 * y) for a, b, y in pairs]}, "graded", 5.0, "g")
-    record = read_record(train(nli, "--eval_corpora", str(similar), str(graded), "--num_train_epochs", "1"))
-    assert set(record.after) == {"nli", "similar", "g"} and set(record.thresholds) == {"similar"}
+    folder = train(nli, "--eval_corpora", str(similar), str(graded), "--num_train_epochs", "1")
+    record = read_record(folder)
+    assert set(record.after) == {"nli", "similar", "g"} and set(decision_rules(folder)) == {"similar"}
     evaluated = {key for entry in record.history for key in entry if key.endswith("_spearman")}
     assert evaluated == {"eval_similar_spearman", "eval_g_spearman", "eval_spearman"}
     with pytest.raises(InputError, match="--eval_corpora names similar more than once"):

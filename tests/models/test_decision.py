@@ -10,13 +10,14 @@ from cosent import decision_rules, load_model
 from cosent.errors import InputError
 from cosent.evaluation.calibration import (
     Calibration,
-    DecisionRule,
     at_base_rate,
     fit_calibration,
     probability_metrics,
     sigmoid,
 )
+from cosent.evaluation.rules import DecisionRule
 from cosent.jobs.similarity import answers, line
+from cosent.models.decision import write_rules
 from cosent.record import read_record
 from cosent.search.differences import COLLISION
 
@@ -57,7 +58,7 @@ def test_a_trained_model_answers_with_probabilities(kind, request, train, made_u
         assert result[name] == pytest.approx(value, abs=1e-4) == stored[name]
     assert f"Brier {stored['uncalibrated_brier']:.4f} -> {stored['brier']:.4f}" in printed
     assert result["calibration"] == rule.calibration.method
-    assert result["threshold_from"] == "made_up validation, when the model was trained"
+    assert result["threshold_from"] == "made_up validation, by decision.json of the model"
 
     similarity = partial(job, "cosent.jobs.similarity", "--model", folder, first[1], second[1])
     out, err = similarity()
@@ -96,6 +97,25 @@ def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, split
         assert "similar" in out and f"as on {source} validation" in err
     with pytest.raises(InputError, match="--corpus lcqmc: .* one two"):
         similarity("--corpus", "lcqmc")
+
+
+def test_rules_read_back_as_they_were(tmp_path):
+    """Fails if a field of a rule is lost, comes back as another type than it went, or rules stay that a later model
+    does not have."""
+    isotonic = Calibration(method="isotonic", pairs=9, log_loss={"platt": 0.5}, scores=[0.1, 0.2], fitted=[0.25, 0.5])
+    platt = Calibration(method="platt", pairs=9, slope=1.5, intercept=-1.0)
+    rules = {
+        "stsb": DecisionRule("stsb", 0.5, platt, ("query: ", ""), 0.75),
+        "lcqmc": DecisionRule("lcqmc", 0.5, isotonic),
+        "one": DecisionRule("one", 0.5, None),
+    }
+    write_rules(tmp_path, rules)
+    assert decision_rules(tmp_path) == rules
+    (tmp_path / "decision.json").write_text('{"stsb": {"threshold": 1}}')
+    with pytest.raises(InputError, match=r"decision\.json.*cosent calibrate"):
+        decision_rules(tmp_path)
+    write_rules(tmp_path, {})
+    assert decision_rules(tmp_path) == {}
 
 
 def test_verdicts_agree_with_the_threshold():

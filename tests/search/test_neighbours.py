@@ -7,7 +7,7 @@ import pytest
 
 from cosent.errors import InputError
 from cosent.search import neighbours
-from cosent.search.neighbours import approximate, nearest, pairs_above
+from cosent.search.neighbours import approximate, nearest, representatives
 
 
 @pytest.fixture
@@ -52,16 +52,34 @@ def test_memory_maps(tmp_path, small_blocks):
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), vectors)
 
 
-@pytest.mark.parametrize("threshold", [6.0, -100.0, 100.0])
-def test_pairs_above(small_blocks, threshold):
-    """Fails if a pair of similar rows is lost, given twice, or a row is paired with itself."""
+def collected(vectors, threshold, *kept_apart):
+    """Representatives and dot products of all blocks, joined."""
+    starts, owners, cosines = zip(*representatives(vectors, threshold, *kept_apart), strict=True)
+    assert list(starts) == np.cumsum([0, *map(len, owners[:-1])]).tolist()
+    return np.concatenate(owners), np.concatenate(cosines)
+
+
+@pytest.mark.parametrize("threshold", [6.0, 0.0, -100.0, 100.0])
+@pytest.mark.parametrize("apart", [False, True])
+def test_representatives_one_row_at_a_time(small_blocks, threshold, apart):
+    """Fails if a member lies outside the threshold of its representative, joins another than the nearest one, is itself
+    represented by a member, or is merged with what it is kept apart from."""
     vectors = integers(45, 6, seed=2)
     products = vectors @ vectors.T
-    found = list(pairs_above(vectors, threshold))
-    pairs = [pair for first, second, _ in found for pair in zip(first.tolist(), second.tolist(), strict=True)]
-    expected = np.argwhere(np.triu(products >= threshold, 1)).tolist()
-    assert sorted(map(list, pairs)) == expected and (expected or threshold == 100)
-    assert all(np.array_equal(scores, products[first, second]) for first, second, scores in found)
+
+    def kept_apart(earlier: int, later: int) -> bool:
+        return apart and (earlier + later) % 3 == 0
+
+    expected: list[int] = []
+    for row in range(45):
+        near = [one for one in range(row) if expected[one] == one and products[one, row] >= threshold]
+        near = [one for one in near if not kept_apart(one, row)]
+        expected.append(max(near, key=lambda one: products[one, row], default=row))
+    owner, cosine = collected(vectors, threshold, kept_apart)
+    assert owner.tolist() == expected
+    members = np.flatnonzero(owner != np.arange(45))
+    np.testing.assert_array_equal(cosine[members], products[owner[members], members])
+    assert (cosine[owner == np.arange(45)] == 1).all() and bool(len(members)) == (threshold < 100)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
@@ -77,9 +95,9 @@ def test_vectors_that_are_not_finite_hide_no_others(small_blocks, number, row):
         expected, _ = nearest(queries, vectors[finite], k)
         np.testing.assert_array_equal(nearest(queries, broken, k)[0], finite[expected])
     assert nearest(queries, broken, 45)[0][:, 44].tolist() == [-1] * 9
-    pairs = [np.concatenate(rows) for rows in zip(*pairs_above(vectors[finite], 5.0), strict=True)][:2]
-    broken = [np.concatenate(rows) for rows in zip(*pairs_above(broken, 5.0), strict=True)][:2]
-    assert {(finite[a], finite[b]) for a, b in zip(*pairs, strict=True)} == set(zip(*broken, strict=True))
+    owner, _ = collected(broken, 5.0)
+    assert owner[row] == row and row not in owner[finite]
+    assert owner[finite].tolist() == finite[collected(vectors[finite], 5.0)[0]].tolist()
 
 
 def test_refusals():

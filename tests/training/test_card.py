@@ -12,7 +12,9 @@ import pytest
 from huggingface_hub import HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import filter_repo_objects
+from markdown_it import MarkdownIt
 
+from cosent import decision_rules
 from cosent.encoders import resolve
 from cosent.models.auto import load_model
 from cosent.record import read_record
@@ -43,6 +45,25 @@ def hub(monkeypatch) -> dict[str, dict]:
     return repositories
 
 
+def test_foreign_text_stays_text(bi_run):
+    """Fails if a folder, corpus, prompt or file puts a tag, a heading or code of its own into the card on the Hub."""
+    record, bad = read_record(bi_run.folder), "<img src=x onerror=alert(1)>``\n# x [y](javascript:z)"
+    record.prompts, record.shortfalls = (bad, "`"), []
+    record.recipe |= {"loss": [bad], "models": [bad], "corpus": [bad], "model_name_or_path": bad}
+    record.after, record.before = {bad: record.after["made_up"]}, {}
+    record.thresholds, record.corpora = {bad: 0.5}, {bad: record.corpora["made_up"]}
+    body = card_text(bi_run.folder, record, f'{bad}"); import os').split("---\n", 2)[2]
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(body)
+    inline = [child for token in tokens for child in token.children or ()]
+    assert {token.type for token in (*tokens, *inline)}.isdisjoint({"html_block", "html_inline", "image"})
+    targets = [child.attrs["href"] for child in inline if child.type == "link_open"]
+    assert targets and all(target.startswith("https://") for target in targets)
+    assert sum(token.type == "heading_open" for token in tokens) == body.count("\n## ") + 1
+    for code in (token.content for token in tokens if token.info == "python"):
+        compile(code, "card", "exec")
+        assert len(code.splitlines()) == 5
+
+
 @pytest.mark.parametrize("kind", ["bi", "cross"])
 def test_the_card_of_a_run(kind, request, monkeypatch):
     """Fails if the Hub cannot read the card, a figure is not that of the run, or its code block gives other scores."""
@@ -59,7 +80,7 @@ def test_the_card_of_a_run(kind, request, monkeypatch):
     value, low, high = map(float, re.search(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", row).groups())
     assert value == pytest.approx(100 * expected["spearman"], abs=0.006) and low <= value <= high
     assert f"of at most {100 * expected['spearman_at_most']:.2f} |" in row
-    assert f"{record['thresholds']['made_up']:.4f}" in card.text
+    assert f"{decision_rules(run.folder)['made_up'].threshold:.4f}" in card.text
     assert f"{record['leaks']['made_up test']:,} pairs of made_up test" in card.text
     monkeypatch.chdir(run.folder.parent)
     (block,) = re.findall(r"```python\n(.*?)```", card.text, flags=re.DOTALL)

@@ -20,6 +20,7 @@ import numpy as np
 
 from cosent.atomic import partial_file, write_atomically
 from cosent.errors import InputError, reading
+from cosent.evaluation.calibration import Calibration
 from cosent.record import OTHER_VERSION, QueryMetrics, RunRecord
 
 STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"
@@ -39,6 +40,7 @@ class Result(RunRecord):
         point: of the grid, e.g. `learning_rate=0.0005`; empty for a run of the study itself.
         settings: what recipe, study and variant asked for.
         train_pairs_per_second, score_pairs_per_second: by Trainer's own clock, without evaluation; None if unknown.
+        calibrations: maps from scores to probabilities, by corpus.
         validation_curve: (epoch, validation Spearman), in the order of training.
         scores: test scores by corpus and name (`labels`, `before`, `after`), each `(pairs,)`; `groups` are those of
             pairs that share a sentence, which an interval draws together.
@@ -52,6 +54,7 @@ class Result(RunRecord):
     settings: dict[str, Any] = field(default_factory=dict)
     train_pairs_per_second: float | None = None
     score_pairs_per_second: float | None = None
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
     validation_curve: list[tuple[float, float]] = field(default_factory=list)
     scores: dict[str, Arrays] = field(default_factory=dict, compare=False)
     queries: dict[str, QueryMetrics] = field(default_factory=dict, compare=False)
@@ -118,6 +121,7 @@ class Result(RunRecord):
     def from_stored(cls, raw: dict[str, Any], arrays: Arrays) -> Self:
         """Reads what `to_json` made."""
         result = cls.from_json({key: value for key, value in raw.items() if key not in ("scores", "queries")})
+        result.calibrations = {name: Calibration(**values) for name, values in raw.get("calibrations", {}).items()}
         result.validation_curve = [(epoch, value) for epoch, value in result.validation_curve]
         for corpus, named in raw.get("scores", {}).items():
             result.scores[corpus] = {

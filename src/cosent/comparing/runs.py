@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
 NEEDED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")
 # Flags that are set for every run.
+MOST_RUNS = 10_000  # of a study
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
 
@@ -132,14 +134,18 @@ def settings_of(pairs: list[str], where: str) -> dict[str, Any]:
 
 def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list[Run]:
     """All runs of a study, seed by seed, so that a study that is stopped early has every method once."""
+    methods = methods_of(study, overrides)
+    if (count := len(study["seeds"]) * len(study["corpora"]) * len(methods)) > MOST_RUNS:
+        raise InputError(
+            f"The study has {count:,} runs, more than {MOST_RUNS:,}. Name fewer seeds, corpora or variants."
+        )
     runs = [
         Run(method, recipe, tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),), seed, flags)
         for seed in study["seeds"]
         for corpus in study["corpora"]
-        for method, recipe, flags in methods_of(study, overrides)
+        for method, recipe, flags in methods
     ]
-    names = [run.name for run in runs]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(run.name for run in runs).items() if times > 1), None)
     if twice is not None:
         raise InputError(f"Two runs of the study would be called {twice}. Give recipes or corpora other file names.")
     return runs

@@ -20,6 +20,7 @@ from cosent.comparing.runs import Run
 from cosent.compute.processes import run_logged
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
+from cosent.models.decision import decision_rules
 from cosent.record import QUERIES_NAME, SCORES_NAME, CorpusRecord, RunRecord, read_queries, read_record, read_scores
 
 EARLIER = "earlier.jsonl"  # next to the results
@@ -131,6 +132,7 @@ def result_of(run: Run, output: Path) -> Result:
     trained, scored = speeds(record)
     return Result(
         **vars(record) | {"history": []},
+        calibrations={name: rule.calibration for name, rule in decision_rules(output).items() if rule.calibration},
         method=run.method,
         corpus=run.corpus,
         seed=run.seed,

@@ -9,13 +9,13 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 if __name__ == "__main__":
-    options = ["-q", "--log_dir", os.devnull]  # else torch leaves an empty folder of logs in the temporary one
-    if not torch.accelerator.is_available():
-        print("--launch: there is no GPU here, so the processes share the CPU.", file=sys.stderr)
-        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
-        options += ["--mixed_precision", "no"]
-    sys.argv[1:1] = options
     try:
+        options = ["-q", "--log_dir", os.devnull]  # else torch leaves an empty folder of logs in the temporary one
+        if not torch.accelerator.is_available():
+            print("--launch: there is no GPU here, so the processes share the CPU.", file=sys.stderr)
+            os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+            options += ["--mixed_precision", "no"]
+        sys.argv[1:1] = options
         main()
     except ChildFailedError as error:  # the process has said why
         sys.exit(max(1, error.get_first_failure()[1].exitcode))

@@ -488,6 +488,20 @@ def read_texts(paths: Iterable[str | Path]) -> Iterator[str]:
         yield from filterfalse(is_blank, map(str.strip, table.texts(keep_empty=True)))
 
 
+def read_rows(paths: Iterable[str | Path], column: str | None = None) -> Iterator[tuple[str, dict]]:
+    """Streams the texts of files as `read_texts` does, each with all columns of its row; none where there is only one.
+
+    Args:
+        column: the column of texts; default: `text` or `sentence`, or a single one.
+    """
+    for path in paths:
+        table = open_table(path, None if column is None else [column], SENTENCE, "--text_column", "--text")
+        (name,) = table.sentences
+        for row in table.rows(keep_empty=True):
+            if not is_blank(text := row[name]):
+                yield text.strip(), row if len(row) > 1 else {}
+
+
 def normalized_text(text: str) -> str:
     """Normalises a sentence for comparison: no punctuation, spaces or case."""
     return re.sub(r"\W+", "", text).lower()

@@ -2,7 +2,7 @@
 
 Training fits a map on the validation split of every binary corpus: Platt's or an isotonic one, whichever has the lower
 log loss cross-validated over `FOLDS` folds of the split (on the pairs it was fitted on, the isotonic map nearly always
-wins). `run.json` keeps it next to the threshold. Reading and applying one needs no scikit-learn.
+wins). `DecisionRule` keeps it next to the threshold. Reading and applying one needs no scikit-learn.
 
 A probability holds for pairs like those of that split, with its share of similar ones. It lies within `1 / (n + 2)` and
 `1 - 1 / (n + 2)` for a map fitted on n pairs: no number of pairs that agree proves certainty, and the log loss stays
@@ -17,8 +17,6 @@ BINS = 15
 LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 counts as this far from it
 FOLDS = 5
 SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt scaling is used
-
-JOINT = "all"  # name of the rule for all corpora that a model was trained on
 
 Numbers = np.ndarray | list[float]
 
@@ -117,34 +115,6 @@ def uncalibrated(scores: Numbers, tower: str) -> np.ndarray:
     """
     scores = np.asarray(scores, dtype=np.float64)
     return np.clip(scores, 0, 1) if tower == "bi_encoder" else sigmoid(scores)
-
-
-@dataclass(frozen=True)
-class DecisionRule:
-    """Threshold and map that training found on the validation split of a corpus.
-
-    A pair just above the threshold may have a probability below 0.5: the threshold is where most verdicts were right on
-    validation, the probability is the share of similar pairs around a score.
-    """
-
-    corpus: str
-    threshold: float
-    calibration: Calibration
-    prompts: tuple[str, str] = ("", "")  # in front of both sentences of the pairs that were scored
-    base_rate: float | None = None  # share of similar pairs where the rule is used; None for that of `corpus`
-
-    def probabilities(self, scores: Numbers) -> np.ndarray:
-        """Probability in float64 that each pair is similar, at the base rate; shape of `scores`."""
-        probabilities = self.calibration.probabilities(scores)
-        if self.base_rate is None or self.calibration.base_rate is None:
-            return probabilities
-        return at_base_rate(probabilities, self.calibration.base_rate, self.base_rate)
-
-    def similar(self, scores: Numbers) -> np.ndarray:
-        """Whether each score reaches the threshold, or with a base rate a probability of 0.5: bool."""
-        if self.base_rate is not None:
-            return self.probabilities(scores) >= 0.5
-        return np.asarray(scores, dtype=np.float64) >= self.threshold
 
 
 def calibration_metrics(

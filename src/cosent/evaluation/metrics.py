@@ -72,7 +72,7 @@ def correlations(scores, labels) -> dict[str, float]:
         return dict.fromkeys(("spearman", "pearson", "kendall"), float("nan"))
     return {
         "spearman": spearman(scores, labels),
-        "pearson": float(np.corrcoef(scores, labels)[0, 1]),
+        "pearson": float(np.corrcoef(*(values / np.abs(values).max() for values in (scores, labels)))[0, 1]),
         "kendall": float(stats.kendalltau(scores, labels).statistic),
     }
 

@@ -6,8 +6,8 @@ Importing this module loads no torch, so that --help answers at once.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.cli import REQUIRED, option
-from cosent.data.files import FileArguments, TextFiles
+from cosent.cli import REQUIRED, option, refuse_changed
+from cosent.data.files import FileArguments
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -87,13 +87,19 @@ class CorpusSource(DataFolder):
 
 
 @dataclass(kw_only=True)
-class SentenceFile:
+class TextColumn:
+    """Sentences."""
+
+    text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
+
+
+@dataclass(kw_only=True)
+class SentenceFile(TextColumn):
     """Sentences."""
 
     text: str | None = option(
         None, "File of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
     )
-    text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
 
 
 @dataclass(kw_only=True)
@@ -132,9 +138,12 @@ class OutputFolder:
 
 
 @dataclass(kw_only=True)
-class IndexArguments(TextFiles, Vectors, ModelSource):
+class IndexArguments(TextColumn, Vectors, ModelSource):
     """Sentences."""
 
+    text: list[str] | None = option(
+        None, "Files of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
+    )
     index: str | None = option(None, "Instead of --text: vectors that `cosent encode` wrote with --normalize.")
 
     def __post_init__(self):
@@ -143,4 +152,5 @@ class IndexArguments(TextFiles, Vectors, ModelSource):
         if (self.index is None) == (self.text is None):
             raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
         if self.index is not None:
+            refuse_changed(self, ("text_column",), "--text FILE")
             self.refuse_best()

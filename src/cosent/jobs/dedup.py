@@ -3,14 +3,14 @@
 cosent dedup --model runs/faq --text questions.txt --output unique.txt
 cosent dedup --model runs/faq --index vectors.npy --threshold 0.9
 
---output keeps the first sentence of every group, a sentence per line.
+Every sentence of a group lies within the threshold of its first one. --output keeps these: a sentence per line, or in a
+table (csv, xlsx, ...) with the other columns of their rows.
 """
 
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +18,14 @@ import numpy as np
 
 from cosent.atomic import write_atomically
 from cosent.cli import option
+from cosent.data.files import WRITERS, table_writer
+from cosent.data.formats import format_of
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import IndexArguments, OutputFile, open_model
 
 EXAMPLES = 5  # of pairs that are kept apart
-HELD_PAIRS = 10_000_000  # in memory before they are merged into groups
+LARGEST_COUNT, LARGEST_SHARE = 10, 0.01  # of a group that is not warned of: sentences, and share of the file
 
 
 @dataclass(kw_only=True)
@@ -31,8 +33,11 @@ class DedupArguments(OutputFile):
     """When two sentences are the same, and what becomes of them."""
 
     threshold: float | None = option(
-        None, "Least cosine of similar sentences; default: the one that training found on validation."
+        None,
+        "Least cosine with the first sentence of a group; default: the one from which 9 of 10 validation pairs were "
+        "similar, if 1 of 10 close pairs is.",
     )
+    corpus: str | None = option(None, "Corpus whose threshold to use; default: all of training.")
     keep_apart: bool = option(
         True,
         "Keep sentences apart that differ in a number, unit, code or negation, or in what the model does not read.",
@@ -44,35 +49,34 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     check(index_args, args)  # before imports that take seconds
     resolve(index_args.model)
     from cosent.models.cache import growing_vectors
-    from cosent.models.decision import needed_rule
+    from cosent.models.decision import choose_rule, decision_rules, needed_rule
     from cosent.search.index import open_index
     from cosent.search.vectors import open_vectors
 
-    threshold = args.threshold
+    rule, threshold = choose_rule(decision_rules(index_args.model), args.corpus, index_args.model), args.threshold
     if threshold is None:
-        threshold = needed_rule(index_args.model, None, "Give --threshold, e.g. 0.9.").threshold
+        threshold = needed_rule(index_args.model, args.corpus, "Give --threshold, e.g. 0.97.").merge_threshold
+    if threshold is None:
+        raise InputError(
+            f"{index_args.model}: on validation no cosine tells duplicates from other close pairs well enough to merge "
+            "them. Give --threshold, e.g. 0.97, and look at the groups first."
+        )
     encoder = open_model(index_args, bi_encoder=True)
-    index = open_index(index_args.index, index_args.text, encoder, growing_vectors)
+    index = open_index(index_args.index, index_args.text, encoder, growing_vectors, index_args.text_column)
     inputs = list(index_args.text or [])
     if index_args.index is not None:
         inputs += [index_args.index, str(open_vectors(index_args.index).input)]
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
         raise InputError(f"--output {args.output} is an input. Name another file.")
     kept_apart = KeptApart(index.sentences, encoder) if args.keep_apart else None
-    groups = linked_groups(all_pairs(index, threshold, kept_apart), len(index))
+    owner, cosine = grouped(index, threshold, kept_apart)
     if args.output is None:
-        print_groups(index.sentences, groups, args.json)
+        print_groups(index, owner, args.json)
     else:
-        first = np.sort(np.unique(groups, return_index=True)[1])
-        lines = (re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in first)
-        write_atomically(args.output, "".join(lines))
-        print(json.dumps({"output": args.output, "sentences": len(groups), "kept": len(first)}))
-    size = np.bincount(groups)
-    print(
-        f"{len(groups):,} sentences: {len(size):,} groups by a cosine of at least {threshold:.4f}, "
-        f"{(size > 1).sum():,} of several sentences",
-        file=sys.stderr,
-    )
+        first = np.unique(owner)
+        write_kept(args.output, index, first)
+        print(json.dumps({"output": args.output, "sentences": len(owner), "kept": len(first)}))
+    report(index.sentences, owner, cosine, threshold, None if rule is None else rule.threshold)
     if kept_apart is not None:
         kept_apart.report()
 
@@ -88,10 +92,10 @@ def check(index_args: IndexArguments, args: DedupArguments) -> None:
 
 
 class KeptApart:
-    """Pairs above the threshold that differ in a fact, see `differences`: counted by reason, with the first few.
+    """Pairs above the threshold that may not be one group: counted by reason, with the first few.
 
-    Equal facts are an equivalence, so that no third sentence links two that differ. For the same reason, a sentence
-    that the model cannot tell from another one is merged with none but copies of itself.
+    They differ in a fact, see `differences`; or the model cannot tell one of them from a third sentence, so that its
+    cosine says nothing: such a sentence is merged with none but copies of itself.
     """
 
     def __init__(self, sentences, encoder):
@@ -100,8 +104,8 @@ class KeptApart:
         self.sentences, self.reasons, self.examples = sentences, Counter(), []
         self.colliding = colliding(encoder, sentences)
 
-    def reason(self, first: int, second: int) -> str | None:
-        """Why two sentences are kept apart, counted; None if they are not."""
+    def __call__(self, first: int, second: int) -> bool:
+        """Whether two sentences are kept apart; counts the reason."""
         from cosent.search.differences import difference
 
         pair = self.sentences[first], self.sentences[second]
@@ -112,7 +116,7 @@ class KeptApart:
             self.reasons[reason] += 1
             if len(self.examples) < EXAMPLES:
                 self.examples.append(pair)
-        return reason
+        return reason is not None
 
     def report(self) -> None:
         """Says on stderr what was kept apart."""
@@ -122,51 +126,80 @@ class KeptApart:
             print(f"kept apart: {counts} ({examples}). --no_keep_apart merges them.", file=sys.stderr)
 
 
-def all_pairs(index, threshold: float, kept_apart: KeptApart | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of all pairs above the threshold, without those that are kept apart; progress on stderr."""
+def grouped(index, threshold: float, kept_apart: KeptApart | None) -> tuple[np.ndarray, np.ndarray]:
+    """The `representatives` of all rows and their cosines with them, each of shape `(rows,)`; progress on stderr."""
     from tqdm.auto import tqdm
 
-    from cosent.search.neighbours import pairs_above
+    from cosent.search.neighbours import representatives
 
-    with tqdm(total=len(index), desc="Pairs", unit="sentence", file=sys.stderr) as progress:
-        for first, second, _ in pairs_above(index.vectors, threshold):
-            progress.update(int(first[0]) - progress.n)
-            if kept_apart is not None:
-                alike = [kept_apart.reason(*rows) is None for rows in zip(first, second, strict=True)]
-                first, second = first[alike], second[alike]
-            yield first, second
-        progress.update(len(index) - progress.n)
-
-
-def linked_groups(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int) -> np.ndarray:
-    """Number of the group of each row, shape `(rows,)`: rows are in one group if pairs link them, also through others.
-
-    Groups are numbered by their first row.
-    """
-    from cosent.data.groups import components
-
-    def merge() -> np.ndarray:
-        first, second = (groups[np.concatenate(side)] for side in zip(*held, strict=True))
-        return components(first, second, rows)[groups]
-
-    groups, held, count = np.arange(rows), [(np.arange(0), np.arange(0))], 0
-    for pair in pairs:
-        held.append(pair)
-        count += len(pair[0])
-        if count > HELD_PAIRS:
-            groups, held, count = merge(), held[:1], 0
-    return merge()
+    apart = (lambda *pair: False) if kept_apart is None else kept_apart
+    owner, cosine = np.arange(len(index)), np.ones(len(index), np.float32)
+    with tqdm(total=len(index), desc="Sentences", unit="sentence", file=sys.stderr) as progress:
+        for start, *columns in representatives(index.vectors, threshold, apart):
+            rows = slice(start, start + len(columns[0]))
+            owner[rows], cosine[rows] = columns
+            progress.update(len(columns[0]))
+    return owner, cosine
 
 
-def print_groups(sentences, groups: np.ndarray, as_json: bool) -> None:
+def groups_of_several(owner: np.ndarray) -> list[np.ndarray]:
+    """Rows of each group of several sentences, in order; the largest group first."""
+    _, members, sizes = np.unique(owner, return_inverse=True, return_counts=True)
+    groups = np.split(np.argsort(members, kind="stable"), sizes.cumsum()[:-1])
+    return sorted((rows for rows in groups if len(rows) > 1), key=lambda rows: -len(rows))
+
+
+def write_kept(output: str, index, rows: np.ndarray) -> None:
+    """Writes rows: a sentence per line, or where the name ends as a table, with their other columns."""
+    if format_of(output) in WRITERS:
+        kept = [index.columns[row] if len(index.columns) else {"text": index.sentences[row]} for row in rows]
+        with table_writer(output, list(dict.fromkeys(name for row in kept for name in row))) as write:
+            return write(kept)
+    lines = (re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in rows)
+    write_atomically(output, "".join(lines))
+
+
+def print_groups(index, owner: np.ndarray, as_json: bool) -> None:
     """Prints the groups of several sentences, largest first: their rows and sentences, or JSON of them."""
-    members = np.split(np.argsort(groups, kind="stable"), np.bincount(groups).cumsum()[:-1])
-    several = sorted((rows for rows in members if len(rows) > 1), key=lambda rows: -len(rows))
-    for number, rows in enumerate(several, start=1):
+    for number, rows in enumerate(groups_of_several(owner), start=1):
         if as_json:
-            group = {"rows": rows.tolist(), "sentences": [sentences[row] for row in rows]}
-            print(json.dumps(group, ensure_ascii=False))
+            group = {"rows": rows.tolist(), "sentences": [index.sentences[row] for row in rows]}
+            if len(index.columns):
+                group["columns"] = [index.columns[row] for row in rows]
+            print(json.dumps(group, ensure_ascii=False, default=str))
             continue
         print(f"group {number}: {len(rows)} sentences")
         for row in rows:
-            print(f"{row:>8}  {sentences[row]}")
+            print(f"{row:>8}  {index.sentences[row]}")
+
+
+def report(sentences, owner: np.ndarray, cosine: np.ndarray, threshold: float, similar: float | None) -> None:
+    """Says on stderr how many groups there are, what the largest holds, and where that looks wrong.
+
+    Args:
+        similar: threshold of the verdict "similar" of the model, if it has one.
+    """
+    groups = groups_of_several(owner)
+    alone = len(owner) - sum(map(len, groups))
+    print(
+        f"{len(owner):,} sentences: {alone + len(groups):,} groups by a cosine of at least {threshold:.4f} with their "
+        f"first sentence, {len(groups):,} of several sentences",
+        file=sys.stderr,
+    )
+    if not groups:
+        return
+    farthest = groups[0][cosine[groups[0]].argmin()]
+    pair = f"{sentences[owner[farthest]]} / {sentences[farthest]}"
+    print(f"largest group: {len(groups[0])} sentences, farthest {cosine[farthest]:.4f}: {pair}", file=sys.stderr)
+    if similar is not None and threshold < similar:
+        print(
+            f"warning: sentences of a cosine below {similar:.4f} are not similar to this model, and {threshold:.4f} "
+            "merges them. Raise --threshold.",
+            file=sys.stderr,
+        )
+    if len(groups[0]) > max(LARGEST_COUNT, LARGEST_SHARE * len(owner)):
+        print(
+            f"warning: the largest group holds {len(groups[0]) / len(owner):.0%} of the file. Look at it before you "
+            "delete anything, or raise --threshold.",
+            file=sys.stderr,
+        )

@@ -14,7 +14,7 @@ import numpy as np
 
 from cosent.data.formats import is_blank
 from cosent.errors import InputError
-from cosent.evaluation.calibration import DecisionRule
+from cosent.evaluation.rules import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.decision import choose_rule, decision_rules
 from cosent.models.student import Student

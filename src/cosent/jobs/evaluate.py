@@ -40,11 +40,11 @@ from cosent.data.retrieval import Judged, RetrievalArguments, read_judged
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, Vectors, open_model
+from cosent.models.decision import DECISION_NAME, decision_rules
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
-from cosent.record import read_record
 
 if TYPE_CHECKING:
-    from cosent.evaluation.scoring import Validation
+    from cosent.evaluation.rules import DecisionRule
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 OF_CORPUS = ("split", "find_threshold", "predictions")
@@ -130,8 +130,7 @@ def rows_of(args: EvaluateArguments) -> Corpus:
     if args.pairs is None:
         assert args.corpus is not None  # see `check`
         return load_corpus(args.corpus, args.data_dir)
-    record = read_record(args.model)
-    rules = [] if record is None else list(record.thresholds)
+    rules = list(decision_rules(args.model))
     name = args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem)
     values = label_values(args.label_values)
     return read_labelled(args.pairs, args.text_columns, args.label_column, name, args.options, values)
@@ -195,19 +194,20 @@ def evaluate_corpus(
             documents = embed_shared(model, task.pool, prompts[1])
         scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
     labels = corpus.labels(args.split)
-    validation, source = choose_validation(args, corpus, model, prompts)
+    rule, source = rule_for(args, corpus, model, prompts)
     tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
-    metrics = evaluate_scores(scores, labels, validation, tower)
+    metrics = evaluate_scores(scores, labels, rule, tower)
     if can_rank(labels):
         metrics["spearman_at_most"] = spearman_at_most(labels)
     if rank() > 0:
         return {}, []
+    threshold = None if rule is None else rule.threshold
     if args.predictions:
-        write_predictions(args.predictions, corpus.split(args.split), scores, validation.threshold)
+        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
     result = {"corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
     result |= {} if args.pairs is None else {"file": args.pairs}
-    method = validation.calibration and validation.calibration.method
-    result |= {"threshold": validation.threshold, "threshold_from": source, "calibration": method}
+    method = rule and rule.calibration and rule.calibration.method
+    result |= {"threshold": threshold, "threshold_from": source, "calibration": method}
     found, lines = {}, table(args.model, result, metrics)
     if task is not None:
         found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
@@ -218,30 +218,26 @@ def evaluate_corpus(
     return result | numbers | found, lines  # JSON has no NaN
 
 
-def choose_validation(
+def rule_for(
     args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]
-) -> tuple["Validation", str]:
-    """Threshold and calibration, of validation or of the training of the model, and their source.
-
-    Those that training found with other prompts do not apply.
-    """
-    from cosent.evaluation.scoring import Validation
+) -> tuple["DecisionRule | None", str]:
+    """The rule of validation now or of the model's folder, and its source; one of other prompts does not apply."""
+    from cosent.evaluation.rules import DecisionRule
     from cosent.models.embedding import score
 
-    name, record = corpus.manifest.name, read_record(args.model)
+    name, rules = corpus.manifest.name, decision_rules(args.model)
     if corpus.manifest.label_kind != "binary":
         if args.find_threshold:
             raise InputError(f"{name} has {corpus.manifest.label_kind} labels: a threshold needs 0 and 1.")
-        return Validation(), "none: the labels are not binary"
+        return None, "none: the labels are not binary"
     if args.find_threshold:
         scores = score(model, corpus.split("validation"), prompts)
-        return Validation.of(scores, corpus.labels("validation")), f"{name} validation"
-    if record is not None and record.prompts != prompts:
-        return Validation(), f"none: the model was trained with {described(record.prompts)}; --find_threshold"
-    if record is None or name not in record.thresholds:
-        return Validation(), f"none: the model was not trained on {name}; --find_threshold"
-    source = f"{name} validation, when the model was trained"
-    return Validation(record.thresholds[name], record.calibrations.get(name)), source
+        return DecisionRule.of(name, scores, corpus.labels("validation"), prompts), f"{name} validation"
+    if name not in rules:
+        return None, f"none: {args.model} has none for {name}; --find_threshold, or keep one by cosent calibrate"
+    if rules[name].prompts != prompts:
+        return None, f"none: it was found with {described(rules[name].prompts)}; --find_threshold"
+    return rules[name], f"{name} validation, by {DECISION_NAME} of the model"
 
 
 def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:

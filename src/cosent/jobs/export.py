@@ -17,7 +17,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def export(args: ExportArguments) -> None:
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
-    from cosent.models.decision import choose_rule, decision_rules
+    from cosent.models.decision import choose_rule, decision_rules, write_rules
 
     bundle.report_nothing()
     model = load_model(args.model)
@@ -110,12 +110,10 @@ def export(args: ExportArguments) -> None:
             "tower": "cross_encoder" if reads_pairs(model) else "bi_encoder",
             "max_length": model.max_length,
             "prompts": prompts,
-            "corpus": rule and rule.corpus,
-            "threshold": rule and rule.threshold,
-            "calibration": rule and asdict(rule.calibration),
         }
         text = json.dumps(settings, ensure_ascii=False, indent=2)
         Path(folder, name).write_text(text + "\n", encoding="utf-8")
+        write_rules(folder, {} if rule is None else {rule.corpus: rule})
         shutil.copy(script, folder / "run.py")
         seal(folder)
         proof = prove(model, read(folder), rounded, corpus)
@@ -267,7 +265,7 @@ def prove(model, bundle, rounded: str | None, corpus) -> dict:
         before, after = (100 * spearman(values, labels) for values in (expected, scores))
         measured |= {"spearman_of_model": round(before, 2), "spearman": round(after, 2)}
         wrong |= before - after > MOST_POINTS
-        if bundle.settings["calibration"]:
+        if bundle.rule:
             measured["same_verdicts"] = float((bundle.similar(scores) == bundle.similar(expected)).mean())
             wrong |= measured["same_verdicts"] < LEAST_AGREEMENT
     if wrong:

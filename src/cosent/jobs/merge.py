@@ -47,8 +47,11 @@ def write(args: MergeArguments) -> None:
     """Writes the merged model."""
     from cosent.compute.devices import choose_device
     from cosent.data.corpus import load_corpus
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.decision import write_rules
     from cosent.models.merging import common_start, shares
     from cosent.record import CorpusRecord, RunRecord
+    from cosent.search.precision import with_answers
     from cosent.training.card import write_card
     from cosent.training.job import environment, footprint
     from cosent.training.proof import SAME_WEIGHTS, FolderProof
@@ -69,6 +72,9 @@ def write(args: MergeArguments) -> None:
     elif args.dtype == "int8":
         saved["state_dict"] = rounded_rows(model)
     evaluation = evaluate(model, corpora)
+    rules = evaluation.rules
+    if isinstance(model, SentenceEncoder):
+        rules = with_answers(rules, model, corpora)
     record = RunRecord(
         recipe=asdict(args) | {"model_name_or_path": common_start(args.models)},
         environment=environment(),
@@ -78,13 +84,12 @@ def write(args: MergeArguments) -> None:
         footprint=footprint(model, None),
         corpora={corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in corpora},
         after=evaluation.metrics,
-        thresholds=evaluation.thresholds,
-        calibrations=evaluation.calibrations,
         prompts=model.prompts.sides(),
     )
     with complete_folder(args.output) as folder:
         model.save_pretrained(folder, **saved)
         record.proof = FolderProof(model, PAIRS, SAME_WEIGHTS).check(folder)
+        write_rules(folder, rules)
         write_card(folder, record, output.name)
         record.save(folder)
     result = {"output": args.output, "weights": [round(weight, 4) for weight in weights]}
@@ -130,11 +135,12 @@ def shorten(model, args: MergeArguments, corpora: list) -> None:
 
 
 def evaluate(model, corpora):
-    """Scores the validation splits; for labels of 0 and 1 also finds threshold and map to probabilities.
+    """Scores the validation splits; for labels of 0 and 1 also finds a `DecisionRule`.
 
     Nothing is found without a corpus, since the thresholds of members mean nothing for their mean.
     """
     from cosent.evaluation.metrics import can_rank
+    from cosent.evaluation.rules import DecisionRule, joint_rule
     from cosent.evaluation.scoring import evaluate_scores
     from cosent.training.evaluation import Evaluation
 
@@ -144,7 +150,10 @@ def evaluate(model, corpora):
         scores = model.similarity(rows["sentence1"][:], rows["sentence2"][:], show_progress_bar=True)
         evaluation.scores[name] = {"validation": {"labels": labels, "scores": scores}}
         binary = corpus.manifest.label_kind == "binary" and can_rank(labels)
-        validation = evaluation.validate(name, scores, labels) if binary else None
-        evaluation.metrics[name] = {"validation": evaluate_scores(scores, labels, validation)}
-    evaluation.validate_jointly(list(evaluation.scores))
+        if binary:
+            evaluation.rules[name] = DecisionRule.of(name, scores, labels, model.prompts.sides())
+        evaluation.metrics[name] = {"validation": evaluate_scores(scores, labels, evaluation.rules.get(name))}
+    validated = {name: splits["validation"] for name, splits in evaluation.scores.items()}
+    scored = {name: (pairs["scores"], pairs["labels"]) for name, pairs in validated.items()}
+    evaluation.rules = joint_rule(evaluation.rules, scored)
     return evaluation

@@ -64,7 +64,6 @@ def main(args: ServeArguments) -> None:
         resolve(model)
     import uvicorn
 
-    from cosent.evaluation.calibration import Calibration, DecisionRule
     from cosent.models.bundle import Bundle
     from cosent.models.decision import choose_rule, decision_rules
 
@@ -76,15 +75,8 @@ def main(args: ServeArguments) -> None:
                 raise InputError(str(error)) from error
         return open_model(replace(args, model=path))
 
-    def rule_of(path: str, model) -> DecisionRule | None:
-        rules = decision_rules(path)
-        if isinstance(model, Bundle) and (saved := model.settings)["calibration"]:
-            calibration = Calibration(**saved["calibration"])
-            rules = {saved["corpus"]: DecisionRule(saved["corpus"], saved["threshold"], calibration)}
-        return choose_rule(rules, None, path)
-
     models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
-    rules = [rule_of(path, model) for path, model in ((args.model, models[0]), (args.rerank or args.model, models[-1]))]
+    rules = [choose_rule(decision_rules(path), None, path) for path in (args.model, args.rerank or args.model)]
     app = build(args.model, models[0], models[-1], rules[0], key, rules[1], args.rerank_scores, args.cors or ())
     limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)

@@ -50,9 +50,11 @@ class TextModel(nn.Module):
     Attributes:
         packing: lay the sentences of a batch into shared rows, where that does not change the results (`packing.py`).
         prompts: texts in front of sentences, saved with the model.
+        highest_score: no pair has a higher one.
     """
 
     packing = True
+    highest_score = 1.0  # a cosine
     prompts = Prompts()
     library_class = "SentenceTransformer"  # in sentence-transformers
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-FORM = 1  # of the folder
+FORM = 2  # of the folder
 
 
 class Bundle:
@@ -35,6 +35,8 @@ class Bundle:
             raise
         except Exception as error:  # tokenizers and onnxruntime have no narrower class for a damaged file
             raise ValueError(f"{folder} cannot be read: {error}. Copy it again, or export the model again.") from error
+        rules = folder / "decision.json"
+        self.rule = next(iter(json.loads(rules.read_text(encoding="utf-8")).values())) if rules.is_file() else None
         self.tokenizer.enable_truncation(self.settings["max_length"])
         self.tokenizer.enable_padding(pad_id=self.settings["pad_id"], pad_token=self.settings["pad_token"])
 
@@ -88,8 +90,8 @@ class Bundle:
         return cosines * (one.any(axis=1) & other.any(axis=1))
 
     def probabilities(self, scores):
-        """Probability that each pair is similar, by the map that training fitted on validation."""
-        fit, scores = self.settings["calibration"], np.asarray(scores, dtype=np.float64)
+        """Probability that each pair is similar, by the map that was fitted on validation."""
+        fit, scores = self.rule["calibration"], np.asarray(scores, dtype=np.float64)
         if fit["method"] == "platt":
             curve = 1 / (1 + np.exp(-fit["slope"] * scores - fit["intercept"]))
         else:
@@ -99,7 +101,7 @@ class Bundle:
 
     def similar(self, scores):
         """Whether each score reaches the threshold of validation."""
-        return np.asarray(scores) >= self.settings["threshold"]
+        return np.asarray(scores) >= self.rule["threshold"]
 
 
 def check(folder):
@@ -149,7 +151,7 @@ def main():
     scores = bundle.similarity(first, second)
     for one, other, score in zip(first, second, scores, strict=True):
         row = {"sentence1": one, "sentence2": other, "score": round(float(score), 6)}
-        if bundle.settings["calibration"]:
+        if bundle.rule:
             row["probability"] = round(float(bundle.probabilities([score])[0]), 6)
             row["verdict"] = "similar" if bundle.similar([score])[0] else "not similar"
         print(json.dumps(row, ensure_ascii=False))

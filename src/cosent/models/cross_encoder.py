@@ -1,6 +1,7 @@
 """The cross-encoder: a transformers sequence classifier that reads both sentences of a pair in one sequence."""
 
 import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,6 +116,7 @@ class CrossEncoder(TextModel):
     """
 
     library_class = "CrossEncoder"
+    highest_score = math.inf  # a logit
 
     def __init__(self, model: nn.Module, tokenizer):
         super().__init__()

@@ -19,7 +19,7 @@ from cosent.data.collators import JoinedPairCollator
 from cosent.data.pairs import NO_PREFIXES, Prefixes, tokenize_joined
 from cosent.data.tokens import read_texts
 from cosent.errors import InputError
-from cosent.models.lookup import Characters, LookupModel
+from cosent.models.folder import LOOKUP
 
 Encoder = TypeVar("Encoder", bound=nn.Module)
 
@@ -137,7 +137,7 @@ def embed_each(
         for start in range(0, len(unique), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
             texts = [prefix + sentence for sentence in unique[chunk]] if prefix else unique[chunk]
-            if isinstance(encoder.backbone, LookupModel) and encoder.pooling.mode == "mean":
+            if encoder.backbone.config.model_type == LOOKUP and encoder.pooling.mode == "mean":
                 made, truncated[chunk] = embed_by_lookup(encoder, texts, copies[chunk], progress)
             else:
                 tokenized = tokenize(encoder, texts)
@@ -154,6 +154,8 @@ def embed_by_lookup(
     encoder: nn.Module, texts: list[str], copies: np.ndarray, progress: Callable[[int], None] | None
 ) -> tuple[torch.Tensor, np.ndarray]:
     """Vectors of shape `(texts, hidden)` by a `LookupModel`, and which texts were cut to `max_length`."""
+    from cosent.models.lookup import Characters
+
     characters = Characters.of(encoder.tokenizer)
     ids, lengths, truncated = run_tokenizer(characters.encode, texts, max_length=encoder.max_length)
     vectors = encoder.after_pooling(encoder.backbone.means(ids, lengths))

@@ -14,6 +14,8 @@ class Lookup:
 
     def __init__(self, folder=Path(__file__).parent):
         self.settings = json.loads(Path(folder, "lookup.json").read_text(encoding="utf-8"))
+        rules = Path(folder, "decision.json")
+        self.rule = next(iter(json.loads(rules.read_text(encoding="utf-8")).values())) if rules.is_file() else None
         with np.load(Path(folder, "lookup.npz")) as arrays:
             self.keys, self.rows, self.step, points, tokens, counts = (arrays[name] for name in arrays.files)
         ids = (one.tolist() for one in np.split(tokens, np.cumsum(counts)[:-1]))
@@ -45,15 +47,15 @@ class Lookup:
         return 1 - ((one - other) ** 2).sum(axis=1) / 2
 
     def probabilities(self, scores):
-        """Probability that each pair is similar, by the map that training fitted on validation."""
-        fit, scores = self.settings["calibration"], np.asarray(scores, dtype=np.float64)
+        """Probability that each pair is similar, by the map that was fitted on validation."""
+        fit, scores = self.rule["calibration"], np.asarray(scores, dtype=np.float64)
         curve = 1 / (1 + np.exp(-fit["slope"] * scores - fit["intercept"]))
         curve = np.interp(scores, fit["scores"], fit["fitted"]) if fit["method"] == "isotonic" else curve
         return np.clip(curve, 1 / (fit["pairs"] + 2), 1 - 1 / (fit["pairs"] + 2))
 
     def similar(self, scores):
         """Whether each score reaches the threshold of validation."""
-        return np.asarray(scores) >= self.settings["threshold"]
+        return np.asarray(scores) >= self.rule["threshold"]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import glob
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,25 +112,48 @@ def merge(
     rows[changed], scores[changed] = (np.take_along_axis(of, order, axis=1) for of in (all_rows, all_scores))
 
 
-def pairs_above(vectors: np.ndarray, threshold: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields all pairs of rows with a dot product of at least `threshold`, each once, in blocks.
+def representatives(
+    vectors: np.ndarray, threshold: float, kept_apart: Callable[[int, int], bool] = lambda earlier, later: False
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields the representative of each row, in blocks: the nearest one before it within the threshold, or the row.
+
+    A row without a representative among the rows before it becomes one. So every row lies within the threshold of its
+    representative, no chain links rows that differ, and of each group the first row represents it.
 
     Args:
-        vectors: float32 of shape `(rows, width)`, an array or a memory map.
+        vectors: unit vectors, float32 of shape `(rows, width)`, an array or a memory map.
+        threshold: least dot product.
+        kept_apart: whether an earlier and a later row may not be in one group, though they are that similar.
 
     Yields:
-        First and second row, int64, with first < second, and scores, float32, each of shape `(pairs,)`.
+        The first row of a block, and of its rows the representative, int64, and the dot product with it, float32, each
+        of shape `(rows of the block,)`; 1 for a row that represents itself.
     """
     bound = np.nextafter(np.float32(threshold), np.float32(-np.inf))
-    for start in range(0, len(vectors), QUERIES):
-        queries = np.ascontiguousarray(vectors[start : start + QUERIES])
-        memory = np.empty((len(queries), ROWS), np.float32)
-        for offset, block in blocks(vectors, ROWS, start):
-            products = np.matmul(queries, block.T, out=memory[:, : len(block)])
-            first, second, values = between(products, bound)
-            later = second + offset > first + start
-            if later.any():
-                yield first[later] + start, second[later] + offset, values[later]
+    first_ones = np.empty(0, np.int64)  # rows that represent themselves, of the blocks before
+    for start, block in blocks(vectors, QUERIES):
+        own = np.arange(start, start + len(block))
+        owner, cosine = own.copy(), np.ones(len(block), np.float32)
+        parts = []
+        for first in range(0, len(first_ones), ROWS):
+            some = first_ones[first : first + ROWS]
+            later, place, values = between(block @ vectors[some].T, bound)
+            parts.append((later, some[place], values))
+        later, place, values = between(np.tril(block @ block.T, -1), bound)
+        earlier = place < later  # a bound below 0 lets in the zeros of `tril`
+        parts.append((later[earlier], own[place[earlier]], values[earlier]))
+        later, candidates, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        order = np.lexsort((candidates, -values, later))
+        ends = np.searchsorted(later[order], np.arange(len(block) + 1))
+        for row in np.flatnonzero(np.diff(ends)):
+            for at in order[ends[row] : ends[row + 1]]:
+                candidate = int(candidates[at])
+                is_member = candidate >= start and owner[candidate - start] != candidate
+                if not is_member and not kept_apart(candidate, int(own[row])):
+                    owner[row], cosine[row] = candidate, values[at]
+                    break
+        first_ones = np.concatenate((first_ones, own[owner == own]))
+        yield start, owner, cosine
 
 
 def blocks(vectors: np.ndarray, rows: int, first: int = 0) -> Iterator[tuple[int, np.ndarray]]:

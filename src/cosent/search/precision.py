@@ -1,35 +1,26 @@
 """When a search should answer nothing: a threshold on its best hit, whose precision has a lower bound."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cosent.data.corpus import Corpus
 from cosent.data.groups import components
 from cosent.data.retrieval import pool_and_relevance
-from cosent.errors import InputError
+from cosent.evaluation.rules import JOINT, AnswerRule, DecisionRule
+from cosent.evaluation.significance import independent
+
+if TYPE_CHECKING:
+    from cosent.models.bi_encoder import SentenceEncoder
 
 MOST_SIMULATED_QUERIES = 5000  # drawn from the split
 CONFIDENCE = 0.95  # that the precision on further queries of the same kind is at least the bound
 LEADS = (0.0, 0.5, 1.0)  # weights of the lead that are tried
 LEVELS = 40  # thresholds that are tried for each of them
+FEW_GROUPS = 30  # of synonyms: below, all answers of a group count as one
 BLOCK = 512  # queries compared with all sentences at a time
-
-
-@dataclass(frozen=True)
-class AnswerRule:
-    """Answer if `best + lead * (best - second) >= threshold`, of the two highest cosines of a query."""
-
-    lead: float
-    threshold: float
-    precision: float  # lower bound of the share of answers that are right, `CONFIDENCE` sure
-    answered: float  # share of the queries that had an answer and were given one
-    queries: int  # that it was fitted on, each with and without its answers in the pool
-    pool: int  # sentences that were searched: among many more of them, a wrong one comes closer
-
-    def answers(self, best: np.ndarray | float, second: np.ndarray | float) -> np.ndarray | bool:
-        """Whether each query is answered: bool of the shape of both."""
-        return best + self.lead * (best - second) >= self.threshold
 
 
 def two_best(queries: np.ndarray, vectors: np.ndarray, hidden: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -50,15 +41,18 @@ def two_best(queries: np.ndarray, vectors: np.ndarray, hidden: np.ndarray, group
 
 @dataclass(frozen=True)
 class SimulatedQueries:
-    """Queries of a split, first with their answers in the pool, then without: arrays of shape `(2 * queries,)`."""
+    """Queries of a split, first with their answers in the pool, then without: arrays of shape `(2, queries)`."""
 
     best: np.ndarray
     second: np.ndarray
     right: np.ndarray
     pool: int
+    groups: np.ndarray  # (queries,): number of the query's group of synonyms
 
 
-def simulate(encoder, corpus: Corpus, split: str, prompts: tuple[str, str], seed: int = 0) -> SimulatedQueries:
+def simulate(
+    encoder: "SentenceEncoder", corpus: Corpus, split: str, prompts: tuple[str, str], seed: int = 0
+) -> SimulatedQueries:
     """Asks for each sentence of a split that has a similar one, once with all of its group in the pool, once with none.
 
     Without its whole group of synonyms, every answer to a query is wrong. Prompts are those of queries and sentences.
@@ -74,28 +68,77 @@ def simulate(encoder, corpus: Corpus, split: str, prompts: tuple[str, str], seed
     itself = np.arange(len(pool))
     with_answer = two_best(vectors, documents, chosen, itself)
     without = two_best(vectors, documents, group[chosen], group)
-    best, second, rows = (np.concatenate(both) for both in zip(with_answer, without, strict=True))
-    return SimulatedQueries(best, second, group[rows] == np.tile(group[chosen], 2), len(pool))
+    best, second, rows = (np.stack(both) for both in zip(with_answer, without, strict=True))
+    return SimulatedQueries(best, second, group[rows] == group[chosen], len(pool), group[chosen])
 
 
-def fit_rule(simulated: SimulatedQueries, precision: float) -> AnswerRule:
-    """The rule that answers most queries among those whose precision is at least the one asked for.
+def lower_bound(right: np.ndarray, groups: np.ndarray, error: float) -> float:
+    """Lower bound of the share of right answers, which misses it with a probability of `error`.
 
-    The bound is that of Clopper and Pearson, corrected for the number of rules tried (Bonferroni).
+    That of Clopper and Pearson, with the number of answers divided by how much more their share varies than that of
+    independent ones, since synonyms are right and wrong together, and corrected for the groups that this is estimated
+    from (Korn and Graubard 1998, Survey Methodology 24).
+
+    Args:
+        right: bool of shape `(answers,)`.
+        groups: of shape `(answers,)`; answers of different groups are independent.
     """
-    from scipy.stats import beta
+    from scipy.stats import beta, t
 
-    rules, half = [], len(simulated.best) // 2
+    count, share = len(right), float(np.mean(right)) if len(right) else 0.0
+    free = np.count_nonzero(np.bincount(groups)) - 1  # degrees of freedom
+    if not share or free < 1:
+        return 0.0
+    if share == 1 or free < FEW_GROUPS:  # nothing varies, or too little to tell how much
+        worth = independent(groups)
+    else:
+        errors = np.bincount(groups, weights=right - share)
+        worth = count**2 * share * (1 - share) / (np.square(errors).sum() * (free + 1) / free)
+        worth *= (t.ppf(error, count - 1) / t.ppf(error, free)) ** 2
+    worth = min(worth, count)
+    return float(beta.ppf(error, share * worth, (1 - share) * worth + 1))
+
+
+def answer_rules(simulated: SimulatedQueries) -> tuple[AnswerRule, ...]:
+    """The rules of which no other is more precise and answers more, by rising precision.
+
+    The bound of each is `lower_bound`, corrected for the number of rules tried (Bonferroni).
+    """
+    rules, groups = [], np.broadcast_to(simulated.groups, simulated.best.shape)
     error = (1 - CONFIDENCE) / (len(LEADS) * LEVELS)
     for lead in LEADS:
         values = simulated.best + lead * (simulated.best - simulated.second)
-        for threshold in np.quantile(values, np.arange(LEVELS) / LEVELS):
+        for threshold in np.unique(np.quantile(values, np.arange(LEVELS) / LEVELS)):
             answered = values >= threshold
-            right, given = int(simulated.right[answered].sum()), int(answered.sum())
-            bound = float(beta.ppf(error, right, given - right + 1)) if right else 0.0
-            if bound >= precision:
-                share = float((answered & simulated.right)[:half].mean())
-                rules.append(AnswerRule(lead, float(threshold), bound, share, half, simulated.pool))
-    if not rules:
-        raise InputError(f"--precision {precision:g} is not reached on {half:,} queries. Lower it, or train on more.")
-    return max(rules, key=lambda rule: rule.answered)
+            bound = lower_bound(simulated.right[answered], groups[answered], error)
+            share = float((answered & simulated.right)[0].mean())
+            rules.append(AnswerRule(lead, float(threshold), bound, share, len(simulated.groups), simulated.pool))
+    best: list[AnswerRule] = []
+    for rule in sorted(rules, key=lambda rule: (-rule.precision, -rule.answered)):
+        if rule.precision > 0 and (not best or rule.answered > best[-1].answered):
+            best.append(rule)
+    return tuple(reversed(best))
+
+
+def together(simulated: list[SimulatedQueries]) -> SimulatedQueries:
+    """The queries of several corpora, each searched in its own pool; the smallest pool stands for all."""
+    starts = np.cumsum([0, *(one.groups.max() + 1 for one in simulated[:-1])])
+    groups = [one.groups + start for one, start in zip(simulated, starts, strict=True)]
+    best, second, right = (
+        np.concatenate([getattr(one, name) for one in simulated], axis=1) for name in ("best", "second", "right")
+    )
+    return SimulatedQueries(best, second, right, min(one.pool for one in simulated), np.concatenate(groups))
+
+
+def with_answers(
+    rules: dict[str, DecisionRule], encoder: "SentenceEncoder", corpora: Sequence[Corpus]
+) -> dict[str, DecisionRule]:
+    """The rules of corpora with those that say when a search should answer nothing."""
+    known, prompts = [corpus for corpus in corpora if corpus.manifest.name in rules], encoder.prompts.for_search()
+    simulated = {corpus.manifest.name: simulate(encoder, corpus, "validation", prompts) for corpus in known}
+    if JOINT in rules and simulated:
+        simulated[JOINT] = together(list(simulated.values()))
+    return {
+        name: replace(rule, answers=answer_rules(simulated[name])) if name in simulated else rule
+        for name, rule in rules.items()
+    }

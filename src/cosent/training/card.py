@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from huggingface_hub.errors import HfHubHTTPError
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.atomic import write_atomically
+from cosent.comparing.document import plain
 from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError
+from cosent.models.decision import decision_rules
 from cosent.record import RunRecord, in_words
 from cosent.seal import sha256_of_file
 
@@ -69,10 +72,12 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    templates.filters |= {"plain": plain, "code": code_span, "word": shell_word, "literal": json_text}
     text = templates.get_template(TEMPLATE).render(
         front_matter=front_matter(name, record, kind).to_yaml(),
         name=name,
         record=record,
+        rules=decision_rules(folder),
         recipe=recipe,
         kind=kind,
         sentence=KINDS[kind][0],
@@ -92,6 +97,21 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
         warnings=in_words(record.shortfalls) + record.tiny,
     )
     return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def code_span(text: str) -> str:
+    """Text as code of Markdown, between more backticks than it has in a row."""
+    ticks, line = "`" * (1 + max(map(len, re.findall("`+", text)), default=0)), re.sub(r"[\r\n]+", " ", text) or " "
+    return f"{ticks} {line} {ticks}" if "`" in line else f"{ticks}{line}{ticks}"
+
+
+def shell_word(text: str) -> str:
+    return shlex.quote(" ".join(text.split()))
+
+
+def json_text(text: str) -> str:
+    """Text as a string of Python, on one line."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def as_list(value: Any) -> list[str]:
@@ -131,7 +151,7 @@ def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
         for split, metrics in splits.items():
             before = record.before.get(corpus, {}).get(split, {})
             intervals = record.intervals.get(corpus, {}).get(split, {}) if split == "test" else {}
-            cells = [f"{corpus} {split}", f"{100 * before['spearman']:.2f}" if "spearman" in before else ""]
+            cells = [plain(f"{corpus} {split}"), f"{100 * before['spearman']:.2f}" if "spearman" in before else ""]
             for metric in shown:
                 cell = f"{100 * metrics[metric]:.2f}" if metric in metrics else ""
                 if metric in intervals:

@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 from cosent.atomic import filled_folder, locked, writable_folder, write_atomically
 from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError, reading
+from cosent.models.decision import DECISION_NAME
 from cosent.models.folder import CONFIG, remove_model
 from cosent.models.lora import ADAPTER
 from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME
@@ -125,7 +126,7 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
 def remove_run(folder: Path) -> None:
     """Removes the model of a folder, and what is said about it."""
     remove_model(folder)
-    for name in (RECORD_NAME, SCORES_NAME, QUERIES_NAME):
+    for name in (RECORD_NAME, DECISION_NAME, SCORES_NAME, QUERIES_NAME):
         (folder / name).unlink(missing_ok=True)
     for adapter in folder.glob(ADAPTER):
         shutil.rmtree(adapter)

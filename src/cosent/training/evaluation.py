@@ -1,4 +1,4 @@
-"""Evaluation on validation and test: metrics, thresholds, calibrations, retrieval, the final table and its verdict."""
+"""Evaluation on validation and test: metrics, decision rules, retrieval, the final table and its verdict."""
 
 import logging
 import math
@@ -10,10 +10,9 @@ import numpy as np
 
 from cosent.data.corpus import Corpus
 from cosent.data.groups import pair_groups
-from cosent.evaluation.calibration import JOINT, Calibration
 from cosent.evaluation.metrics import can_rank, find_threshold, spearman_at_most, too_few
 from cosent.evaluation.retrieval import mean_intervals
-from cosent.evaluation.scoring import Validation
+from cosent.evaluation.rules import DecisionRule, joint_rule
 from cosent.evaluation.significance import (
     independent,
     paired_interval,
@@ -55,31 +54,20 @@ class Evaluation:
 
     Args:
         intervals: of Spearman and the retrieval metrics.
-        thresholds, calibrations: decisions found on validation.
+        rules: what validation decided.
         scores: labels and scores of the pairs.
         queries: digest of a retrieval task, and its metrics by query.
     """
 
     metrics: Metrics = field(default_factory=dict)
     intervals: Intervals = field(default_factory=dict)
-    thresholds: dict[str, float] = field(default_factory=dict)
-    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    rules: dict[str, DecisionRule] = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
     queries: dict[str, dict[str, tuple[str, dict[str, np.ndarray]]]] = field(default_factory=dict)
 
-    def validate(self, name: str, scores: np.ndarray, labels: np.ndarray) -> Validation:
-        """Keeps and returns threshold and calibration of validation pairs with labels of 0 and 1, both present."""
-        validation = Validation.of(scores, labels)
-        assert validation.threshold is not None and validation.calibration is not None
-        self.thresholds[name], self.calibrations[name] = validation.threshold, validation.calibration
-        return validation
-
-    def validate_jointly(self, names: list[str]) -> None:
-        """Finds threshold and calibration `JOINT` on the validation pairs of several corpora, if there are several."""
-        joined = [self.scores[name]["validation"] for name in names if name in self.calibrations]
-        if len(joined) > 1:
-            scores, labels = (np.concatenate([pairs[column] for pairs in joined]) for column in ("scores", "labels"))
-            self.validate(JOINT, scores, labels)
+    def finds(self, corpus: str) -> bool:
+        """Whether retrieval was measured on the validation split of a corpus."""
+        return "recall_at_10" in self.metrics.get(corpus, {}).get("validation", {})
 
 
 def held_out_sets(trainer: GlobalBatchTrainer, corpora: RunCorpora) -> dict[str, dict[str, EvaluationSet]]:
@@ -98,10 +86,10 @@ def held_out_sets(trainer: GlobalBatchTrainer, corpora: RunCorpora) -> dict[str,
 def evaluate_splits(
     trainer: GlobalBatchTrainer, corpora: RunCorpora, sets: dict[str, dict[str, EvaluationSet]], final: bool
 ) -> Evaluation:
-    """Evaluates every split; `final`, with intervals, and with thresholds and calibrations for labels of 0 and 1.
+    """Evaluates every split; `final`, with intervals, and with a `DecisionRule` for labels of 0 and 1.
 
-    A model that was trained on several such corpora also gets a threshold and a calibration named `JOINT`, from their
-    validation pairs together.
+    A model that was trained on several such corpora also gets a rule named `JOINT`, from their validation pairs
+    together.
 
     Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
     that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
@@ -113,11 +101,14 @@ def evaluate_splits(
         scored = {split: (output.predictions["scores"], output.label_ids) for split, output in outputs.items()}
         binary = corpora.by_name[name].manifest.label_kind == "binary"
         decided = [split for split, (_, labels) in scored.items() if final and binary and can_rank(labels)]
-        validation, tower = None, None
+        tower = None
         if "validation" in decided:
-            validation, tower = result.validate(name, *scored["validation"]), tower_of(trainer.encoder)
+            tower = tower_of(trainer.encoder)
+            result.rules[name] = DecisionRule.of(name, *scored["validation"], trainer.prefixes)
         metrics = {
-            split: pair_metrics(output.predictions, output.label_ids, validation, tower if split == "test" else None)
+            split: pair_metrics(
+                output.predictions, output.label_ids, result.rules.get(name), tower if split == "test" else None
+            )
             for split, output in outputs.items()
         }
         intervals: dict[str, dict] = {split: {} for split in outputs}
@@ -138,7 +129,11 @@ def evaluate_splits(
             metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}
         result.metrics[name] = metrics
         result.intervals |= {name: known} if (known := {s: one for s, one in intervals.items() if one}) else {}
-    result.validate_jointly([corpus.manifest.name for corpus in corpora.training])
+    validated = {name: splits["validation"] for name, splits in result.scores.items() if "validation" in splits}
+    trained = [corpus.manifest.name for corpus in corpora.training if corpus.manifest.name in validated]
+    result.rules = joint_rule(
+        result.rules, {name: (validated[name]["scores"], validated[name]["labels"]) for name in trained}
+    )
     return result
 
 
@@ -164,13 +159,13 @@ def save_evaluations(folder: str | Path, before: Evaluation, after: Evaluation) 
         save_queries(Path(folder, QUERIES_NAME), queries)
 
 
-def final_table(record: RunRecord, floor: Metrics) -> list[str]:
+def final_table(record: RunRecord, rules: dict[str, DecisionRule], floor: Metrics) -> list[str]:
     """Lines of the metrics before and after training, the floor and the ceiling of Spearman, and the verdict."""
     head = f"{'Spearman':<24}{'before':>8}{'after':>8}{'floor':>8}{'at most':>9}  {'change x100 [95%]':<22}"
     lines = [f"{head} (floor: characters in common, no model; at most: given ties of labels)"]
     retrieval, calibrated = [], []
     for name, splits in record.after.items():
-        threshold, calibration = record.thresholds.get(name), record.calibrations.get(name)
+        rule = rules.get(name)
         for split, values in splits.items():
             title, before = f"{name + ' ' + split:<24}", record.before[name][split]
             lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
@@ -180,10 +175,9 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
             line += f"{f'{most:.4f}' if most < 1 else '':>9}  {in_points(*change) if change else '':<22}"
             if "auc" in values:
                 line += f" AUC {values['auc']:.4f}"
-            if threshold is not None:
-                line += (
-                    f", accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {threshold:.4f} (from validation)"
-                )
+            if rule is not None:
+                line += f", accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {rule.threshold:.4f}"
+                line += " (from validation)"
             if "perplexity" in values:
                 line += f"   perplexity {before['perplexity']:.2f} -> {values['perplexity']:.2f}"
             lines.append(line.rstrip())
@@ -194,12 +188,12 @@ def final_table(record: RunRecord, floor: Metrics) -> list[str]:
                     for key in ("recall_at_1", "recall_at_10")
                 )
                 retrieval.append(f"{title}{values['queries']:8.0f}{values['pool']:8.0f}{''.join(changes)}")
-        if calibration is not None and "test" in splits:
+        if rule is not None and rule.calibration is not None and "test" in splits:
             changes = (
                 f"{what} {splits['test'][f'uncalibrated_{key}']:.4f} -> {splits['test'][key]:.4f}"
                 for what, key in (("Brier", "brier"), ("calibration error", "calibration_error"))
             )
-            calibrated.append(f"{name} test, scores -> probabilities ({calibration.method}): {', '.join(changes)}")
+            calibrated.append(f"{name} test, scores -> probabilities ({rule.calibration.method}): {', '.join(changes)}")
     if retrieval:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())

@@ -24,7 +24,8 @@ from cosent.data.retrieval import retrieval_task
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
-from cosent.evaluation.scoring import Validation, evaluate_scores
+from cosent.evaluation.rules import DecisionRule
+from cosent.evaluation.scoring import evaluate_scores
 from cosent.models.bi_encoder import TextModel
 from cosent.models.lora import Adapter
 from cosent.search.neighbours import found_by_vectors
@@ -52,11 +53,11 @@ Pairs = PairDataset | ConcatDataset
 def pair_metrics(
     predictions: dict[str, np.ndarray],
     labels: np.ndarray,
-    validation: Validation | None = None,
+    rule: DecisionRule | None = None,
     tower: str | None = None,
 ) -> dict[str, float]:
     """`evaluate_scores` and, for a student that generates, the perplexity of synonyms given each other."""
-    metrics = evaluate_scores(predictions["scores"], labels, validation, tower)
+    metrics = evaluate_scores(predictions["scores"], labels, rule, tower)
     if (tokens := np.sum(predictions.get("target_tokens", 0))) > 0:  # [SEP] included; both directions count
         metrics["perplexity"] = float(np.exp(np.sum(predictions["target_losses"], dtype=np.float64) / tokens))
     return metrics

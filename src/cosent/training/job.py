@@ -18,10 +18,14 @@ from torch.distributed.tensor import DTensor
 import cosent
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
-from cosent.data.corpus import leaks
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.data.corpus import Corpus, leaks
+from cosent.evaluation.rules import DecisionRule
+from cosent.models.auto import load_bi_encoder
+from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.decision import write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
 from cosent.seal import sha256_of_file
+from cosent.search.precision import with_answers
 from cosent.training.arguments import PairTrainingArguments, RunArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
@@ -111,8 +115,6 @@ def run_training(
             train_pairs=len(trainer.train_dataset),
             before=before.metrics,
             after=after.metrics,
-            thresholds=after.thresholds,
-            calibrations=after.calibrations,
             intervals=after.intervals,
             prompts=trainer.prefixes,
             history=trainer.state.log_history,
@@ -130,11 +132,22 @@ def run_training(
             if "test" in splits:
                 before.scores[name]["test"]["groups"] = splits["test"]["groups"]
         save_evaluations(folder, before, after)
+        write_rules(folder, search_rules(folder, after, corpora.training, trainer.encoder))
         document(folder, args, record)
     publish(trainer)
-    print(*final_table(record, floor), record.footprint, sep="\n")
+    print(*final_table(record, after.rules, floor), record.footprint, sep="\n")
     print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
     print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
+
+
+def search_rules(
+    folder: Path, after: Evaluation, training: list[Corpus], encoder: TextModel
+) -> dict[str, DecisionRule]:
+    """The rules, for corpora whose retrieval was measured with those for a search by the bi-encoder in the folder."""
+    measured = [corpus for corpus in training if after.finds(corpus.manifest.name)]
+    if not (measured and isinstance(encoder, SentenceEncoder)):
+        return after.rules
+    return with_answers(after.rules, load_bi_encoder(str(folder)).to(encoder.device).eval(), measured)
 
 
 def document(folder: Path, args: RunArguments, record: RunRecord) -> None:

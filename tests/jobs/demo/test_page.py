@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.evaluation.calibration import Calibration, DecisionRule
+from cosent.evaluation.calibration import Calibration
+from cosent.evaluation.rules import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.search.index import Hit
 from tests.conftest import save_record

@@ -1,0 +1,105 @@
+"""Find what the scores of a model mean on your pairs: threshold, probabilities, what to merge, when to answer nothing.
+
+cosent calibrate --model runs/faq --corpus faq                     into the model's folder
+cosent calibrate --model BAAI/bge-small-zh-v1.5 --corpus faq --output runs/bge_faq        a copy of the model with it
+
+Training does the same for its own corpora. The rules are in decision.json of the folder, which similarity, search,
+dedup, serve, demo and export read. They come from the validation split, whose labels must be 0 and 1. Several corpora
+also get a rule for all of them together.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosent.atomic import complete_folder, locked
+from cosent.cli import REQUIRED, option
+from cosent.data.manifest import DataFolder
+from cosent.encoders import SHIPPED, resolve
+from cosent.errors import InputError, writing
+from cosent.jobs.arguments import ModelSource, open_model
+from cosent.models.prompts import PromptArguments
+from cosent.seal import model_files, seal
+
+
+@dataclass(kw_only=True)
+class CalibrateArguments(DataFolder, PromptArguments, ModelSource):
+    """What to find, and where to keep it."""
+
+    corpus: list[str] = option(REQUIRED, "Prepared corpora of labels 0 and 1: names under --data_dir, or folders.")
+    output: str | None = option(None, "Folder to write: the model with its rules; default: the folder of the model.")
+
+
+def main(args: CalibrateArguments) -> None:
+    folder = check(args)  # before imports that take seconds
+    with locked(folder):
+        write(args, folder)
+
+
+def write(args: CalibrateArguments, folder: Path) -> None:
+    """Finds the rules, and writes them into the folder."""
+    from cosent.data.corpus import load_corpus
+    from cosent.models.decision import write_rules
+
+    corpora = [load_corpus(name, args.data_dir) for name in args.corpus]
+    for corpus in corpora:
+        if corpus.manifest.label_kind != "binary":
+            raise InputError(f"{corpus.folder} has {corpus.manifest.label_kind} labels: rules need 0 and 1.")
+    model = open_model(args)
+    rules = found(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
+    if args.output is None:
+        with writing(folder):
+            write_rules(folder, rules)
+            seal(folder, model_files(folder))
+    else:
+        with writing(folder), complete_folder(folder) as partial:
+            model.save_pretrained(partial)
+            write_rules(partial, rules)
+            seal(partial, model_files(partial))
+    for name, rule in rules.items():
+        print(described(name, rule, model), file=sys.stderr)
+    print(json.dumps({"output": str(folder), "corpora": list(rules)}, ensure_ascii=False))
+
+
+def check(args: CalibrateArguments) -> Path:
+    """The folder that gets the rules."""
+    if args.output is not None:
+        if Path(args.output).exists():
+            raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
+        return Path(args.output)
+    if args.model in SHIPPED and not Path(args.model).exists():
+        raise InputError(f"{args.model} is part of the package. Name a copy to make with --output.")
+    folder = Path(resolve(args.model))
+    if not folder.is_dir():
+        raise InputError(f"{args.model} is a model of the Hub. Name a copy to make with --output.")
+    return folder
+
+
+def found(model, corpora: list, prompts: tuple[str, str]) -> dict:
+    """The rules of the validation splits, and of all of them together."""
+    from cosent.evaluation.rules import DecisionRule, joint_rule
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.embedding import score
+    from cosent.search.precision import with_answers
+
+    scored = {}
+    for corpus in corpora:
+        labels = corpus.labels("validation")
+        if len(set(labels)) < 2:
+            raise InputError(f"{corpus.folder}: all validation labels are {labels[0]:g}. Rules need 0 and 1.")
+        scored[corpus.manifest.name] = score(model, corpus.split("validation"), prompts), labels
+    rules = {name: DecisionRule.of(name, *both, prompts) for name, both in scored.items()}
+    rules = joint_rule(rules, scored)
+    return with_answers(rules, model, corpora) if isinstance(model, SentenceEncoder) else rules
+
+
+def described(name: str, rule, model) -> str:
+    """One line about a rule."""
+    merged = "nothing" if rule.merge_threshold is None else f"from {rule.merge_threshold:.4f}"
+    answers = ""
+    if rule.answers:
+        best = rule.answers[-1]
+        answers = f"; search --precision: at most {best.precision:.2f}, which answers {best.answered:.0%}"
+    likely = f"{rule.calibration.method}, at most {rule.probabilities([model.highest_score])[0]:.4f}"
+    return f"{name}: similar from {rule.threshold:.4f}; probabilities: {likely}; merged by dedup: {merged}{answers}"
