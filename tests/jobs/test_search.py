@@ -23,7 +23,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.prompts import Prompts
 from cosent.seal import sha256_of_file
 from cosent.search.differences import COLLISION
-from cosent.search.index import Hit, Index, reranked
+from cosent.search.index import Hit, Index, open_index, reranked
 from cosent.search.vectors import VectorManifest
 
 LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
@@ -184,10 +184,12 @@ def test_a_table_without_a_header(search, tiny_bi, tmp_path):
         assert search("--query", "还款", "--top", "3", index=tmp_path / "v.npy")[0] == expected
 
 
-def test_impossible_questions(folder, encoder):
+def test_impossible_questions(folder, encoder, tmp_path):
     """Fails if an impossible question gets an answer or a traceback, or an empty query gets hits."""
     index = Index.open(folder / "index/vectors.npy", encoder)
+    (tmp_path / "blank.txt").write_text("\n \n", encoding="utf-8")
     for call, message in (
+        (lambda: open_index(None, [str(tmp_path / "blank.txt")], encoder), "no sentence"),
         (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
         (lambda: index.search(["还款"], top=0), "1 to 7 sentences"),
         (lambda: Index.of([], encoder), "no sentence"),

@@ -10,6 +10,9 @@ import threading
 import time
 import urllib.request
 from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import date
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,11 +20,13 @@ import pytest
 
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration
-from cosent.evaluation.rules import DecisionRule
+from cosent.evaluation.rules import AnswerRule, DecisionRule
 from cosent.jobs import serve
-from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, build, key_of
+from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, ServeArguments, build, key_of
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import growing_vectors
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.search.index import Index
 
 testclient = pytest.importorskip("fastapi.testclient")
 HEAD = "POST /similarity HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -169,6 +174,127 @@ def test_what_is_refused(client, models):
     broken = SimpleNamespace(max_length=8)
     with testclient.TestClient(build("none", broken, broken), raise_server_exceptions=False) as broken:
         assert broken.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()["error"]["code"] == 500
+
+
+ANSWERED = replace(RULE, answers=(AnswerRule(0.0, 0.97, 0.6, 0.9, 40, 80),))
+
+
+@pytest.fixture(scope="module")
+def faq(tiny_bi, tmp_path_factory):
+    """A function that opens the `LiveIndex` of a table with questions and answers, and the folder of `faq.xlsx`."""
+    folder = tmp_path_factory.mktemp("faq")
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in (["question", "answer", "since"], *([text, f"答{text}", date(2026, 1, 2)] for text in TEXTS)):
+        book.active.append(row)
+    book.save(folder / "faq.xlsx")
+    patch = pytest.MonkeyPatch()
+    cached = partial(growing_vectors, cache=folder / "cache")
+    patch.setattr("cosent.models.cache.growing_vectors", cached)
+
+    def opened(model, reranker=None, **flags):
+        args = ServeArguments(text=[str(folder / "faq.xlsx")], text_column="question", **flags)
+        return serve.open_live(args, model, reranker, ANSWERED)
+
+    yield opened, folder
+    patch.undo()
+
+
+def test_a_search_is_that_of_the_command_and_of_python(faq, tiny_bi, job, monkeypatch):
+    """Fails if the service, `cosent search` and `Index` find other rows, or decide otherwise about them."""
+    opened, folder = faq
+    monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: {"faq": ANSWERED})
+    monkeypatch.setattr("cosent.search.index.decision_rules", lambda model: {"faq": ANSWERED})
+    encoder, queries = SentenceEncoder.from_pretrained(str(tiny_bi)), ["怎么还款", "别的事"]
+    index = Index.load(str(tiny_bi), [str(folder / "faq.xlsx")], text_column="question")
+    live = opened(encoder, min_probability=0.5)
+    app = build("runs/faq", encoder, encoder, ANSWERED, live=live, limits=(("min_probability", 0.5),))
+    flags = (
+        "--model",
+        tiny_bi,
+        "--text",
+        folder / "faq.xlsx",
+        "--text_column",
+        "question",
+        "--json",
+        "--device",
+        "cpu",
+    )
+    with testclient.TestClient(app) as client:
+        for limit in ({}, {"precision": 0.55}, {"min_score": 0.98}, {"min_score": -1.0}):
+            answer = client.post("/search", json={"queries": queries, "top": 2, **limit}).json()
+            own = limit or {"min_probability": 0.5}
+            hits = [[asdict(hit) for hit in some] for some in index.search(queries, 2, **own)]
+            words = (f"--{next(iter(own))}", *own.values(), "--query", *queries, "--top", 2)
+            printed = [json.loads(line)["hits"] for line in job("cosent.jobs.search", *flags, *words)[0].splitlines()]
+            assert json.loads(json.dumps(hits, default=str)) == printed
+            ranked = [[{"rank": n, **hit} for n, hit in enumerate(some, 1)] for some in printed]
+            assert [result["hits"] for result in answer["results"]] == ranked and answer["model"] == "runs/faq"
+            assert [result["found"] for result in answer["results"]] == [bool(some) for some in printed]
+            assert [result["query"] for result in answer["results"]] == queries
+        (one,) = client.post("/search", json={"query": queries[0], "precision": 0.55}).json()["results"]
+        best = one["hits"][0]
+        assert best["columns"] == {"question": TEXTS[0], "answer": "答怎么还款", "since": "2026-01-02 00:00:00"}
+        assert (best["rank"], best["row"], best["verdict"]) == (1, 0, "similar") and best["probability"] > 0.8
+        (none,) = client.post("/search", json={"query": "别的事", "min_score": 0.9999}).json()["results"]
+        assert none == {"query": "别的事", "found": False, "hits": []}
+
+
+def test_a_search_that_is_reranked(faq, models, tiny_bi):
+    """Fails if --rerank does not order what /search returns."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_bi))
+    with testclient.TestClient(build("faq", encoder, models[1], live=faq[0](encoder, models[1]))) as client:
+        hits = client.post("/search", json={"query": "还款"}).json()["results"][0]["hits"]
+        refused = client.post("/search", json={"query": "还款", "precision": 0.5})
+    scores = models[1].similarity(["还款"] * 3, TEXTS)
+    assert [hit["row"] for hit in hits] == np.argsort(-scores, kind="stable").tolist()
+    assert [hit["rerank"] for hit in hits] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-5)
+    assert refused.status_code == 422 and "--rerank" in refused.json()["error"]["message"]
+
+
+def test_searches_that_are_refused(faq, models, client):
+    """Fails if a search that cannot be answered gets an answer, a trace, or no word on what to change."""
+    live = faq[0](models[0])
+    with testclient.TestClient(build("faq", *models, live=live)) as searching:
+        for body, word in (
+            ({}, "query"),
+            ({"query": "好", "queries": ["好"]}, "query"),
+            ({"query": " "}, "query"),
+            ({"queries": ["好", ""]}, "queries.1"),
+            ({"query": "好", "top": 0}, "top"),
+            ({"query": "好", "top": 101}, "top"),
+            ({"queries": ["好"] * 2048, "top": 11}, "20,480"),
+            ({"query": "好", "precision": 1}, "precision"),
+            ({"query": "好", "precision": 0.7}, "at most 0.60"),
+            ({"query": "好", "min_probability": 0.99}, "probability of 0.8"),
+            ({"query": "好", "precision": 0.5, "min_score": 0.5}, "min_score and precision"),
+        ):
+            answer = searching.post("/search", json=body)
+            assert answer.status_code == 422 and word in answer.json()["error"]["message"], body
+        raw = searching.post(
+            "/search", content=b'{"query": "x", "min_score": NaN}', headers={"Content-Type": serve.JSON}
+        )
+        assert raw.status_code == 422
+    answer = client.post("/search", json={"query": "好"})
+    assert answer.status_code == 400 and "--text" in answer.json()["error"]["message"]
+
+
+def test_servers_that_cannot_search(faq, models):
+    """Fails if the server starts with a promise that it cannot keep, or with a flag that does nothing."""
+    for flags, word in (
+        ({"precision": 0.5}, "--precision"),
+        ({"text_column": "question"}, "--text_column"),
+        ({"text": ["faq.txt"], "int8": True}, "--int8"),
+        ({"text": ["faq.txt"], "precision": 0.5, "min_score": 0.5}, "--min_score and --precision"),
+    ):
+        with pytest.raises(InputError, match=word):
+            serve.main(ServeArguments(**flags))
+    for model, flags, word in (
+        (models[0], {"precision": 0.7}, "at most 0.60"),
+        (models[0], {"min_probability": 0.99}, "probability of 0.8"),
+        (models[1], {}, "--text"),
+    ):
+        with pytest.raises(InputError, match=word):
+            faq[0](model, **flags)
 
 
 def test_a_key(models):

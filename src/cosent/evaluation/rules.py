@@ -27,6 +27,13 @@ class AnswerRule:
     queries: int  # that it was fitted on, each with and without its answers in the pool
     pool: int  # sentences that were searched: among many more of them, a wrong one comes closer
 
+    def __str__(self) -> str:
+        return (
+            f"answers only if cosine + {self.lead:g} x lead >= {self.threshold:.4f}: at least {self.precision:.1%} "
+            f"right and {self.answered:.1%} of answerable queries answered, on {self.queries:,} queries among "
+            f"{self.pool:,} sentences, half of them without an answer"
+        )
+
     def answers(self, best: np.ndarray | float, second: np.ndarray | float) -> np.ndarray | bool:
         """Whether each query is answered: bool of the shape of both."""
         return best + self.lead * (best - second) >= self.threshold

@@ -5,6 +5,7 @@ Importing this module loads no torch, so that --help answers at once.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cosent.cli import REQUIRED, option, refuse_changed
 from cosent.data.files import FileArguments
@@ -100,6 +101,35 @@ class SentenceFile(TextColumn):
     text: str | None = option(
         None, "File of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
     )
+
+
+@dataclass(kw_only=True)
+class HitLimits:
+    """What a hit must reach."""
+
+    min_score: float | None = option(None, "Least score of a hit: its cosine, or with --rerank that of the reranker.")
+    min_probability: float | None = option(
+        None, "Least probability of a hit, by the decision rule of the model (with --rerank: of that)."
+    )
+    precision: float | None = option(
+        None,
+        "Answer only so that at least this share of answers is right, by the decision rule, which was found on "
+        "queries half of which had no answer.",
+    )
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limit that was given, by name."""
+        every = {name: getattr(self, name) for name in ("min_score", "min_probability", "precision")}
+        return {name: value for name, value in every.items() if value is not None}
+
+    def check_limits(self) -> None:
+        """Refuses two limits, and shares that are none."""
+        if len(names := list(self.limits)) > 1:
+            raise InputError(f"--{names[0]} and --{names[1]} both decide what is found. Give one of them.")
+        for name, value in self.limits.items():
+            if name != "min_score" and not 0 < value < 1:
+                raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
 
 
 @dataclass(kw_only=True)

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import filterfalse, islice
-from typing import Any
 
 from cosent.cli import option, refuse_below_1
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import IndexArguments, open_model
+from cosent.jobs.arguments import HitLimits, IndexArguments, open_model
 from cosent.models.prompts import PromptArguments
 from cosent.search.differences import COLLISION
 
@@ -30,7 +29,7 @@ QUERIES = 512  # read and answered at a time
 
 
 @dataclass(kw_only=True)
-class SearchArguments(PromptArguments):
+class SearchArguments(HitLimits, PromptArguments):
     """What to find, and how."""
 
     query: list[str] | None = option(None, "Queries.", commas=True)
@@ -44,21 +43,7 @@ class SearchArguments(PromptArguments):
         commas=True,
     )
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: all of training.")
-    min_score: float | None = option(None, "Least score of a hit: its cosine, or with --rerank that of the reranker.")
-    min_probability: float | None = option(
-        None, "Least probability of a hit, by the decision rule of the model (with --rerank: of that)."
-    )
-    precision: float | None = option(
-        None,
-        "Answer only so that at least this share of answers is right, by the decision rule, which was found on "
-        "queries half of which had no answer.",
-    )
     json: bool = option(False, "JSON lines instead of text.")
-
-    @property
-    def accepted(self) -> dict[str, Any]:
-        """What a hit must reach, by name."""
-        return {name: getattr(self, name) for name in ("min_score", "min_probability", "precision")}
 
 
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
@@ -82,9 +67,9 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     reranker = None if args.rerank is None else load_model(args.rerank).to(encoder.device)
     if args.faiss is not None:
         index.use_faiss(args.faiss)
-    search = partial(index.search, prompt=prompt, reranker=reranker, rule=rule, **args.accepted)
+    search = partial(index.search, prompt=prompt, reranker=reranker, rule=rule, **args.limits)
     if args.precision is not None:
-        print(in_words(index.gate(args.precision, rule, prompt, reranker)), file=sys.stderr)
+        print(index.gate(args.precision, rule, prompt, reranker), file=sys.stderr)
     if not args.json:
         likely = "" if rule is None else "probability  verdict      "
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine  {likely}     row  sentence")
@@ -108,21 +93,7 @@ def check(args: SearchArguments) -> None:
         raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
     refuse_below_1(args, "top")
     args.single()
-    chosen = [name for name, value in args.accepted.items() if value is not None]
-    if len(chosen) > 1:
-        raise InputError(f"--{chosen[0]} and --{chosen[1]} both decide what is found. Give one of them.")
-    for name in ("min_probability", "precision"):
-        if (value := getattr(args, name)) is not None and not 0 < value < 1:
-            raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
-
-
-def in_words(gate) -> str:
-    """A rule for answers, and what it promises."""
-    return (
-        f"answers only if cosine + {gate.lead:g} x lead >= {gate.threshold:.4f}: at least {gate.precision:.1%} right "
-        f"and {gate.answered:.1%} of answerable queries answered, on {gate.queries:,} queries among {gate.pool:,} "
-        "sentences, half of them without an answer"
-    )
+    args.check_limits()
 
 
 def answer(queries: list[str], search: Callable, sentences: int, args: SearchArguments) -> None:

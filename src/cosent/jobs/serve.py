@@ -1,48 +1,58 @@
-"""Serve models over HTTP: embeddings, reranking, similarities with probability and verdict.
+"""Serve models over HTTP: embeddings, reranking, similarities with probability and verdict, a search of your own file.
 
 cosent serve --model runs/faq                                    http://127.0.0.1:8000, until Ctrl-C
 cosent serve --model runs/faq --rerank runs/cross --port 8080
+cosent serve --model runs/faq --text faq.xlsx --text_column question --precision 0.8      /search, and "nothing found"
 curl -s localhost:8000/similarity -H 'Content-Type: application/json' -d '{"pairs": [["怎么还款", "如何还款"]]}'
 
 /v1/embeddings has the shape of OpenAI's, /embed that of TEI, /rerank, of --model unless there is --rerank, those of TEI
-("texts") and of Jina and Cohere ("documents"). What several clients ask at a time is computed in one packed batch.
-Requests need the key of COSENT_API_KEY, if it is set.
+("texts") and of Jina and Cohere ("documents"). /search answers as `cosent search` does, from files that may grow. What
+several clients ask at a time is computed in one packed batch. Requests need the key of COSENT_API_KEY, if it is set.
 """
 
 import asyncio
 import base64
+import json
+import logging
 import os
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from cosent.cli import option
+from cosent.cli import option, refuse_changed
 from cosent.compute.batches import WAITING, Batches
-from cosent.data.formats import is_blank
+from cosent.data.formats import as_text, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import Int8, ModelSource, open_model
+from cosent.jobs.arguments import HitLimits, Int8, ModelSource, TextColumn, open_model
 from cosent.search.differences import collisions
+
+logger = logging.getLogger(__name__)
 
 KEY_VARIABLE = "COSENT_API_KEY"
 MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES = 2048, 20_000, 8 * 2**20  # of a request; of a text; of a request
 MOST_PAIRED = 4 * 2**20  # characters of all pairs of a request, of which the query of /rerank is in each
+MOST_TOP, MOST_HITS = 100, 20_480  # hits of a query; of a request
 JSON = "application/json"
 PATIENCE = 30  # seconds: a client that sends or reads nothing whole for so long is cut off
 GRACE = 5  # seconds for the requests that are being computed at SIGTERM
 
 
 @dataclass(kw_only=True)
-class ServeArguments(Int8, ModelSource):
+class ServeArguments(HitLimits, TextColumn, Int8, ModelSource):
     """Models to serve, and where."""
 
+    text: list[str] | None = option(
+        None, "Files of sentences for /search: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
+    )
     rerank: str | None = option(None, "Model that reranks, best a cross-encoder.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
@@ -56,6 +66,11 @@ class ServeArguments(Int8, ModelSource):
 def main(args: ServeArguments) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise InputError("cosent serve needs FastAPI and uvicorn. Run pip install -e '.[serve]'.")
+    if args.text is None:
+        refuse_changed(args, ("text_column", "min_score", "min_probability", "precision"), "--text FILE")
+    elif args.int8:
+        raise InputError("--int8 with --text: vectors of files are cached by float32 weights. Leave one of them out.")
+    args.check_limits()
     key = key_of(os.environ.get(KEY_VARIABLE))  # before imports that take seconds
     for model in filter(None, (args.model, args.rerank)):
         resolve(model)
@@ -74,9 +89,41 @@ def main(args: ServeArguments) -> None:
 
     models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
     rules = [choose_rule(decision_rules(path), None, path) for path in (args.model, args.rerank or args.model)]
-    app = build(args.model, models[0], models[-1], rules[0], key, rules[1], args.rerank_scores, args.cors or ())
+    live = None if args.text is None else open_live(args, models[0], models[1] if len(models) > 1 else None, rules[1])
+    app = build(
+        args.model,
+        models[0],
+        models[-1],
+        rules[0],
+        key,
+        rules[1],
+        args.rerank_scores,
+        args.cors or (),
+        live,
+        tuple(args.limits.items()),
+    )
     limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
+
+
+def open_live(args: ServeArguments, model, reranker, rule):
+    """The `LiveIndex` of `--text`; refuses limits that it cannot keep."""
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.bundle import Bundle
+    from cosent.models.cache import growing_vectors
+    from cosent.search.index import open_index
+    from cosent.search.live import LiveIndex
+
+    if not isinstance(model, SentenceEncoder) or isinstance(reranker, Bundle):
+        raise InputError("--text needs a bi-encoder as --model, and no exported bundle. Name the folder of training.")
+    paths = args.text or []
+    live = LiveIndex(lambda: open_index(None, paths, model, growing_vectors, args.text_column), paths, rule, reranker)
+    if args.precision is not None:
+        logger.info("%s", live.index.gate(args.precision, rule, None, reranker))
+    (problem,) = live.answers([(live.index.sentences[0], 1, tuple(args.limits.items()))])
+    if isinstance(problem, InputError):
+        raise problem
+    return live
 
 
 def key_of(value: str | None) -> str | None:
@@ -162,6 +209,8 @@ def build(
     rerank_rule=None,
     rerank_scores: str | None = None,
     cors: Sequence[str] = (),
+    live=None,
+    limits: tuple[tuple[str, float], ...] = (),
 ):
     """The FastAPI application.
 
@@ -173,6 +222,8 @@ def build(
         rerank_rule: the `DecisionRule` of the reranker, if it has one.
         rerank_scores: `calibrated`, `sigmoid` or `raw`; default: the first of them that the reranker has.
         cors: origins of pages that may read the answers.
+        live: the `LiveIndex` of `/search`.
+        limits: of its hits, where a request has none, as name and value.
     """
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
@@ -183,8 +234,9 @@ def build(
     from starlette.exceptions import HTTPException
 
     Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(not_blank)]
-    limits = Field(min_length=1, max_length=MOST_TEXTS)
-    Texts = Annotated[list[Text], limits]
+    number = Field(min_length=1, max_length=MOST_TEXTS)
+    Texts = Annotated[list[Text], number]
+    Share = Annotated[float, Field(gt=0, lt=1)]
 
     class Embeddings(BaseModel):
         input: Annotated[Texts, BeforeValidator(listed)]
@@ -199,7 +251,7 @@ def build(
     class Rerank(BaseModel):
         query: Text
         texts: Texts | None = None
-        documents: Annotated[list[Annotated[Text, BeforeValidator(text_of)]], limits] | None = None
+        documents: Annotated[list[Annotated[Text, BeforeValidator(text_of)]], number] | None = None
         top_n: int | None = Field(None, ge=0)
         top_k: int | None = Field(None, ge=0)
         return_documents: bool | None = False
@@ -207,12 +259,22 @@ def build(
         raw_scores: bool | None = False
 
     class Similarity(BaseModel):
-        pairs: Annotated[list[tuple[Text, Text]], limits]
+        pairs: Annotated[list[tuple[Text, Text]], number]
+
+    class Search(BaseModel):
+        query: Text | None = None
+        queries: Texts | None = None
+        top: int = Field(10, ge=1, le=MOST_TOP)
+        min_score: float | None = Field(None, allow_inf_nan=False)
+        min_probability: Share | None = None
+        precision: Share | None = None
 
     width = getattr(model, "embedding_dimension", None)
     embeddings = Batches(vectors_by(model), model.max_length) if width else None
     similarities = Batches(scores_by(model), model.max_length)
     reranking = similarities if reranker is model else Batches(scores_by(reranker), reranker.max_length)
+    searching = None if live is None else Batches(live.answers, model.max_length, lambda one: len(one[0]))
+    queues = {embeddings, similarities, reranking, searching} - {None}
 
     rerank_scores = rerank_scores or ("sigmoid" if rerank_rule is None else "calibrated")
     if rerank_scores == "calibrated" and rerank_rule is None:
@@ -230,8 +292,12 @@ def build(
 
     @asynccontextmanager
     async def lifespan(app):
-        tasks = [asyncio.create_task(one.run()) for one in {embeddings, similarities, reranking} - {None}]
+        tasks = [asyncio.create_task(one.run()) for one in queues]
+        if live is not None:  # a daemon: the server does not wait for it
+            threading.Thread(target=live.watch, daemon=True).start()
         yield
+        if live is not None:
+            live.stopped.set()
         for task in tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -291,7 +357,7 @@ def build(
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics():
-        waiting = sum(len(one.waiting) for one in {embeddings, similarities, reranking} - {None})
+        waiting = sum(len(one.waiting) for one in queues)
         lines = [f'cosent_requests_total{{path="{path}",status="{code}"}} {n}' for (path, code), n in served.items()]
         types = ["# TYPE cosent_requests_waiting gauge", f"cosent_requests_waiting {waiting}"]
         return "\n".join([*types, "# TYPE cosent_requests_total counter", *lines, ""])
@@ -366,6 +432,31 @@ def build(
             "probabilities": rule.probabilities(scores).tolist(),
             "verdicts": verdicts,
         }
+
+    @app.post("/search")
+    async def search(asked: Search, request: Request):
+        if searching is None:
+            raise HTTPException(400, "there is nothing to search; start the server with --text FILE")
+        queries = asked.queries or list(filter(None, [asked.query]))
+        if (asked.query is None) == (asked.queries is None):
+            raise HTTPException(422, "give query, or queries")
+        if len(queries) * asked.top > MOST_HITS:
+            raise HTTPException(422, f"top: at most {MOST_HITS:,} hits of all queries together; send fewer at a time")
+        own = asked.model_dump(include={"min_score", "min_probability", "precision"}, exclude_none=True)
+        if len(own) > 1:
+            raise HTTPException(422, f"{' and '.join(own)} both decide what is found; give one of them")
+        questions = [(query, asked.top, tuple(own.items()) or limits) for query in queries]
+        results = await searching.results(questions, request)
+        if problem := next((one for one in results if isinstance(one, InputError)), None):
+            raise HTTPException(422, str(problem))
+        return Response(await asyncio.to_thread(found, queries, results), media_type=JSON)
+
+    def found(queries: list[str], results: list) -> bytes:
+        shown = [
+            {"query": query, "found": bool(hits), "hits": [{"rank": n, **asdict(hit)} for n, hit in enumerate(hits, 1)]}
+            for query, hits in zip(queries, results, strict=True)
+        ]
+        return to_json({"model": name, "results": json.loads(as_text(shown))}, inf_nan_mode="null")
 
     return app
 

@@ -301,7 +301,7 @@ def open_index(
     """An index of encoded vectors, or else of the sentences of files, whose vectors `embed` caches."""
     if index is not None:
         return Index.open(index, encoder)
-    sentences, columns = map(list, zip(*read_rows(text or [], text_column), strict=True)) or ([], [])
-    found = Index.of(sentences, encoder, embed)
-    found.columns = columns if any(columns) else ()
+    rows = list(read_rows(text or [], text_column))
+    found = Index.of([sentence for sentence, _ in rows], encoder, embed)
+    found.columns = [columns for _, columns in rows] if any(columns for _, columns in rows) else ()
     return found
