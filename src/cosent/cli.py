@@ -74,7 +74,7 @@ JOBS = {
     "similarity": Job("score pairs of sentences"),
     "generate": Job("generate sentences similar to a given one"),
     "export": Job("write a model as ONNX or OpenVINO, with all that runs it"),
-    "serve": Job("answer requests for embeddings, reranking and similarities over HTTP"),
+    "serve": Job("answer requests for embeddings, reranking, similarities and searches over HTTP"),
     "demo": Job("try models on a page in the browser"),
 }
 
