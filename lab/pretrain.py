@@ -95,7 +95,7 @@ def pretrain(
     """The run, from its text to its record."""
     set_seed(args.seed)
     texts = Texts(text_args.text, text_args.exclude or [], text_args.data_dir)
-    model, tokenizer = build(encoder_args, texts, start.checkpoint, args)
+    model, tokenizer = build_encoder(encoder_args, texts, start.checkpoint, args)
     batches = (ComparedBatches if args.compare_weight else NeighbourBatches)(
         texts.read, tokenizer, args.batch_tokens, positions=model.config.model_type != "roformer", seed=args.seed
     )
@@ -141,7 +141,7 @@ def pretrain(
     print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
 
 
-def build(args: NewEncoderArguments, texts: Texts, checkpoint: str | None, train_args: PretrainingArguments):
+def build_encoder(args: NewEncoderArguments, texts: Texts, checkpoint: str | None, train_args: PretrainingArguments):
     """The model and tokenizer of a checkpoint or of --init, or new ones with a vocabulary learnt from the text."""
     source, compares = checkpoint or args.init, bool(train_args.compare_weight)
     if args.matching_head and not compares:

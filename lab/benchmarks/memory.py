@@ -34,7 +34,7 @@ CONFIGS = {  # from the config.json of the published folders
 }
 
 
-def build(recipe: dict, **changes) -> nn.Module:
+def build_backbone(recipe: dict, **changes) -> nn.Module:
     """The model of a recipe without its weights' values, with its adapter if it has one."""
     kind, sizes = CONFIGS[recipe["model_name_or_path"]]
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -54,7 +54,7 @@ def build(recipe: dict, **changes) -> nn.Module:
 
 def kept_bytes(recipe: dict, layers: int, sequences: int) -> int:
     """Bytes of activations and of weights cast to bfloat16 that a forward pass keeps for the backward pass."""
-    model = build(recipe, vocab_size=64, num_hidden_layers=layers)
+    model = build_backbone(recipe, vocab_size=64, num_hidden_layers=layers)
     own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
 
@@ -81,7 +81,7 @@ def activations(recipe: dict) -> float:
     repeated = kept_by_layer(recipe | {"gradient_checkpointing": False})[1] if checkpointing else 0.0
     of_few, of_a_layer = kept_by_layer(recipe)
     with torch.device("meta"):
-        count = build(recipe).config.num_hidden_layers
+        count = build_backbone(recipe).config.num_hidden_layers
     return of_few + of_a_layer * (count - FEW) + repeated
 
 
@@ -98,7 +98,7 @@ def kept_by_layer(recipe: dict) -> tuple[float, float]:
 def estimate(recipe: dict) -> dict[str, float]:
     """Bytes by part."""
     with torch.device("meta"):
-        sizes = [(weight.numel(), weight.requires_grad) for weight in build(recipe).parameters()]
+        sizes = [(weight.numel(), weight.requires_grad) for weight in build_backbone(recipe).parameters()]
     return {
         "weights": 4 * sum(size for size, _ in sizes),
         "gradients and optimizer": 12 * sum(size for size, trained in sizes if trained),

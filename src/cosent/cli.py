@@ -364,6 +364,8 @@ class Parser(argparse.ArgumentParser):
         groups: dict[str, Any] = {}  # by the title that classes may share
         for flag in sorted(self.flags.values(), key=lambda flag: flag.owner.__module__.startswith("transformers.")):
             title = (flag.owner.__doc__ or flag.owner.__name__).strip().splitlines()[0].rstrip(".")
+            if flag.owner.__module__.startswith("transformers."):
+                title = "Flags of transformers' Trainer"
             if title not in groups:
                 groups[title] = self.add_argument_group(title)
             add_flag(groups[title], flag)

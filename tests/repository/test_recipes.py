@@ -17,7 +17,7 @@ from cosent.jobs import distill
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from cosent.training.objective import build_objective
-from lab.benchmarks.memory import CONFIGS, build, estimate
+from lab.benchmarks.memory import CONFIGS, build_backbone, estimate
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*_encoder/*.yaml"))
@@ -188,7 +188,7 @@ def test_recipes_know_the_size_of_their_model():
     for path in ANNOUNCED:
         said = re.search(r"(\d+) M weights", header(path))
         with torch.device("meta"):
-            model = build(LOADED[path] | {"use_peft": False})
+            model = build_backbone(LOADED[path] | {"use_peft": False})
         if said is not None:
             assert round(sum(weight.numel() for weight in model.parameters()) / 1e6) == int(said[1]), path
 

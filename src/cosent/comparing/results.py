@@ -61,7 +61,7 @@ class Result(RunRecord):
 
     @property
     def name(self) -> str:
-        return "-".join([*self.method.split(), *(Path(part).name for part in self.corpus.split(",")), str(self.seed)])
+        return run_name(self.method, self.corpus.split(","), self.seed)
 
     @property
     def tower(self) -> str:
@@ -219,6 +219,11 @@ class Study:
 
     def cell(self, row: str, corpus: str) -> list[Result]:
         return [result for result in self.rows[row] if corpus in result.tested_on]
+
+
+def run_name(method: str, corpora: Iterable[str], seed: int) -> str:
+    """The name of a run, and of its folder: `cosent_mini-stsb-1`."""
+    return "-".join([*method.split(), *(Path(part).name for part in corpora), str(seed)])
 
 
 def grouped(results: Iterable[Result], name: Callable[[Result], str]) -> dict[str, list[Result]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cosent.cli import as_words, parser_of, read_yaml, read_yaml_file, recipe_file
-from cosent.comparing.results import Result, Study, points
+from cosent.comparing.results import Result, Study, points, run_name
 from cosent.errors import InputError
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
@@ -36,7 +36,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return "-".join([*self.method.split(), *(Path(part).name for part in self.corpora), str(self.seed)])
+        return run_name(self.method, self.corpora, self.seed)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Importing this module loads no torch, so that --help answers at once.
 """
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from cosent.data.files import FileArguments
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 MODEL = (
     "Folder of a trained model, a shipped model or a Hub id: a bi-encoder where vectors are needed, a student for "
@@ -56,17 +59,30 @@ class Vectors:
     )
     truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
 
+    @property
+    def shortened(self) -> str:
+        """How vectors differ from those that the model's threshold was found for; empty if they do not."""
+        cut = "" if self.truncate_dim is None else f"vectors cut to {self.truncate_dim} numbers"
+        windows = "" if self.long_texts == "truncate" else f"--long_texts {self.long_texts}"
+        return " and ".join(filter(None, (cut, windows)))
+
+    def warn_of_threshold(self) -> None:
+        """Warns that the model's threshold is applied to other vectors."""
+        if self.shortened:
+            logger.warning("The threshold of the model was not found with %s.", self.shortened)
+
     def refuse_best(self) -> None:
         """For jobs that need one vector of a text."""
         if self.long_texts == "best":
             raise InputError("--long_texts best keeps several vectors of a text. Give mean or truncate.")
 
 
-def open_model(source: ModelSource, bi_encoder: bool = False):
+def open_model(source: ModelSource, bi_encoder: bool = False, student: bool = False):
     """The model of `--model` on its device, in evaluation mode.
 
     Args:
         bi_encoder: whether a cross-encoder is refused; flags of vectors refuse it in any case.
+        student: whether the model writes, so that anything but a student is refused.
     """
     resolve(source.model)  # before imports that take seconds
     from cosent.compute.devices import choose_device
@@ -74,6 +90,10 @@ def open_model(source: ModelSource, bi_encoder: bool = False):
     from cosent.models.embedding import quantized
 
     device = choose_device(source.device, source.int8)
+    if student:
+        from cosent.models.student import Student
+
+        return Student.from_pretrained(source.model).to(device).eval()
     vectors = bi_encoder or source.long_texts != "truncate" or source.truncate_dim is not None
     options = (source.long_texts, source.truncate_dim)
     model = (load_bi_encoder(source.model, *options) if vectors else load_model(source.model)).to(device).eval()

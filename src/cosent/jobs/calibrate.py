@@ -32,7 +32,7 @@ class CalibrateArguments(DataFolder, PromptArguments, ModelSource):
 
 
 def main(args: CalibrateArguments) -> None:
-    folder = check(args)  # before imports that take seconds
+    folder = checked_folder(args)  # before imports that take seconds
     with locked(folder):
         write(args, folder)
 
@@ -62,7 +62,7 @@ def write(args: CalibrateArguments, folder: Path) -> None:
     print(json.dumps({"output": str(folder), "corpora": list(rules)}, ensure_ascii=False))
 
 
-def check(args: CalibrateArguments) -> Path:
+def checked_folder(args: CalibrateArguments) -> Path:
     """The folder that gets the rules."""
     if args.output is not None:
         if Path(args.output).exists():

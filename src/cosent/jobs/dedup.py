@@ -46,7 +46,7 @@ class DedupArguments(OutputFile):
 
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
-    check(index_args, args)  # before imports that take seconds
+    check_arguments(index_args, args)  # before imports that take seconds
     resolve(index_args.model)
     from cosent.models.cache import growing_vectors
     from cosent.models.decision import choose_rule, decision_rules, needed_rule
@@ -56,6 +56,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     rule, threshold = choose_rule(decision_rules(index_args.model), args.corpus, index_args.model), args.threshold
     if threshold is None:
         threshold = needed_rule(index_args.model, args.corpus, "Give --threshold, e.g. 0.97.").merge_threshold
+        index_args.warn_of_threshold()
     if threshold is None:
         raise InputError(
             f"{index_args.model}: on validation no cosine tells duplicates from other close pairs well enough to merge "
@@ -81,7 +82,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
         kept_apart.report()
 
 
-def check(index_args: IndexArguments, args: DedupArguments) -> None:
+def check_arguments(index_args: IndexArguments, args: DedupArguments) -> None:
     """Refuses arguments before a model is loaded."""
     index_args.refuse_best()
     args.refuse_existing()

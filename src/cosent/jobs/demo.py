@@ -26,13 +26,13 @@ class DemoArguments(SentenceFile, ModelSource):
 
 
 def main(args: DemoArguments) -> None:
-    check(args)
+    check_arguments(args)
     from cosent.jobs.demo_page import serve
 
     serve(load(args), args.port, args.share)
 
 
-def check(args: DemoArguments) -> None:
+def check_arguments(args: DemoArguments) -> None:
     """Refuses arguments before a model is loaded."""
     if find_spec("gradio") is None:
         raise InputError("The page needs Gradio, which is not installed. Run pip install -e '.[demo]'.")

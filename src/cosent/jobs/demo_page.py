@@ -165,7 +165,7 @@ def tab(function: Callable, labels: list[str], outputs: list, button: str, examp
     )
 
 
-def build(models: Models) -> gr.Blocks:
+def build_page(models: Models) -> gr.Blocks:
     """The page, which `serve` opens, with the tabs that the models allow."""
 
     def table(headers: list[str]) -> gr.Dataframe:
@@ -189,7 +189,7 @@ def build(models: Models) -> gr.Blocks:
 
 def serve(models: Models, port: int | None = None, share: bool = False) -> None:
     """Opens the page and waits until the process is stopped."""
-    page = build(models).queue(max_size=32, api_open=False)
+    page = build_page(models).queue(max_size=32, api_open=False)
     # Without --share, other host names are refused: a site whose name comes to mean this machine cannot read the page.
     hosts = [] if share else [Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])]
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])

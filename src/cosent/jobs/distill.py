@@ -71,7 +71,7 @@ def distill(
         raise InputError("--corpus is missing: name prepared corpora with similar pairs.")
     corpora = load_corpora(data_args, adjacent_lines, args.seed)
     set_seed(args.seed)
-    student = build(model_args, corpora.max_length("bi_encoder"), args.seed)
+    student = build_student(model_args, corpora.max_length("bi_encoder"), args.seed)
     if model_args.max_length is None:
         make_room(student, prompt_args)
     with output_folder(args):
@@ -92,7 +92,7 @@ def distill(
     run_training(start, trainer, corpora, arguments, synonyms=trainer.synonyms)
 
 
-def build(args: StudentArguments, max_length: int, seed: int) -> SentenceEncoder:
+def build_student(args: StudentArguments, max_length: int, seed: int) -> SentenceEncoder:
     """The student to train."""
     kind = Student if args.generation else SentenceEncoder
     max_length = max_length if args.max_length is None else args.max_length

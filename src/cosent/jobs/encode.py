@@ -35,7 +35,7 @@ def main(args: EncodeArguments) -> None:
     resolve(args.model)  # before imports that take seconds
     from cosent.compute.distributed import locked_by_main
 
-    check(args)
+    check_arguments(args)
     with locked_by_main(args.output):
         encode(args)
 
@@ -79,7 +79,7 @@ def encode(args: EncodeArguments) -> None:
         print(f"next: {words} --query 怎么还款", file=sys.stderr)
 
 
-def check(args: EncodeArguments) -> None:
+def check_arguments(args: EncodeArguments) -> None:
     """Refuses arguments that would fail only after minutes of work."""
     source, output = Path(args.text), Path(args.output)
     if not source.is_file():

@@ -78,7 +78,7 @@ class EvaluateArguments(CorpusSource, PairsFile, TableArguments, PromptArguments
 
 def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     start = time.time()
-    check(args, retrieval_args)  # before imports that take seconds
+    check_arguments(args, retrieval_args)  # before imports that take seconds
     resolve(args.model)
     from cosent.compute.distributed import rank
     from cosent.models.auto import load_model
@@ -105,7 +105,7 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
         print(json.dumps(head | result | {"seconds": time.time() - start}))
 
 
-def check(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
+def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     """Refuses arguments before a model is loaded."""
     args.refuse_best()
     judged = [name for name in ("queries", "documents", "qrels") if getattr(args, name) is not None]
@@ -237,7 +237,10 @@ def rule_for(
         return None, f"none: {args.model} has none for {name}; --find_threshold, or keep one by cosent calibrate"
     if rules[name].prompts != prompts:
         return None, f"none: it was found with {described(rules[name].prompts)}; --find_threshold"
-    return rules[name], f"{name} validation, by {DECISION_NAME} of the model"
+    source = f"{name} validation, by {DECISION_NAME} of the model"
+    if args.shortened:
+        source += f", though not with {args.shortened}"
+    return rules[name], source
 
 
 def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:

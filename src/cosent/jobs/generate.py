@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from cosent.cli import option, refuse_changed
 from cosent.data.files import SENTENCE, check_output, open_table, table_writer
 from cosent.data.formats import is_blank
-from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile
+from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile, open_model
 
 
 @dataclass(kw_only=True)
@@ -32,31 +31,26 @@ class GenerateArguments(OutputFile, SentenceFile, ModelSource):
 
 
 def main(args: GenerateArguments) -> None:
-    resolve(args.model)  # before imports that take seconds
-    from cosent.compute.devices import choose_device
-    from cosent.models.student import Student
-
     if args.text is None:
         refuse_changed(args, ("text_column",), "--text FILE")
     if args.output:
         check_output(args.output, args.text or "", args.overwrite)
     texts = read_texts(args.sentences, args.text, args.text_column)
-    student = Student.from_pretrained(args.model).to(choose_device(args.device))
-    found = student.similar_sentences(
+    similar_sentences = open_model(args, student=True).similar_sentences(
         texts, num_samples=args.num_samples, top_p=args.top_p, max_length=args.max_length, keep=args.num, seed=args.seed
     )
     if args.output:
         nothing: list[tuple[None, None]] = [(None, None)]
         rows = [
             {"text": text, "similar": similar, "score": score}
-            for text, sentences in zip(texts, found, strict=True)
+            for text, sentences in zip(texts, similar_sentences, strict=True)
             for similar, score in (sentences or nothing)
         ]
         with table_writer(args.output, ("text", "similar", "score")) as write:
             write(rows)
-        print(json.dumps({"output": args.output, "texts": len(texts), "sentences": sum(map(len, found))}))
+        print(json.dumps({"output": args.output, "texts": len(texts), "sentences": sum(map(len, similar_sentences))}))
         return
-    for text, sentences in zip(texts, found, strict=True):
+    for text, sentences in zip(texts, similar_sentences, strict=True):
         print(text if sentences else f"{text}: no sentence ended within --max_length; raise it, or --num_samples")
         for sentence, score in sentences:
             print(f"{score:7.4f}  {sentence}")

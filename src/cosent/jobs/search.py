@@ -47,7 +47,7 @@ class SearchArguments(HitLimits, PromptArguments):
 
 
 def main(index_args: IndexArguments, args: SearchArguments) -> None:
-    check(args)  # before imports that take seconds
+    check_arguments(args)  # before imports that take seconds
     for model in filter(None, (index_args.model, args.rerank)):
         resolve(model)
     from cosent.data.files import read_texts
@@ -61,6 +61,8 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         rule = choose_rule(decision_rules(scoring), args.corpus, scoring)
     else:
         rule = needed_rule(scoring, args.corpus, "Make one with cosent calibrate, or give --min_score.")
+    if rule is not None and args.rerank is None:
+        index_args.warn_of_threshold()
     encoder = open_model(index_args, bi_encoder=True)
     index = open_index(index_args.index, index_args.text, encoder, growing_vectors, index_args.text_column)
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
@@ -85,7 +87,7 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         answer(some, search, len(index), args)
 
 
-def check(args: SearchArguments) -> None:
+def check_arguments(args: SearchArguments) -> None:
     """Refuses arguments before a model is loaded."""
     if args.query and args.queries:
         raise InputError("Give --query or --queries, not both.")

@@ -45,7 +45,7 @@ class SimilarityArguments(OutputFile, PairsFile, PromptArguments, Vectors, Model
 
 
 def main(args: SimilarityArguments) -> None:
-    table = check(args)  # before imports that take seconds
+    table = checked_table(args)  # before imports that take seconds
     rows = pair_up(args.sentences or []) if table is None else table.rows()
     model = open_model(args)
     from tqdm.auto import tqdm
@@ -77,7 +77,7 @@ def main(args: SimilarityArguments) -> None:
     print(json.dumps(result | {"pairs_per_second": round(written / seconds, 1)}))
 
 
-def check(args: SimilarityArguments) -> Table | None:
+def checked_table(args: SimilarityArguments) -> Table | None:
     """The table of `--pairs`, or None for sentences."""
     if args.pairs and args.sentences:
         raise InputError("Give sentences or --pairs FILE, not both.")
@@ -154,7 +154,8 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
         return None, f"score; for probability and verdict choose --corpus {' or '.join(rules)}"
     if rule.prompts != prompts:
         return None, f"score; no probability or verdict, since this model was trained with {described(rule.prompts)}"
-    return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
+    found = f"as on {rule.corpus} validation" + (f", though not with {args.shortened}" if args.shortened else "")
+    return rule, f"score, probability and verdict (at {rule.threshold:.4f}) {found}"
 
 
 def line(row: dict, columns: tuple[str, ...]) -> str:

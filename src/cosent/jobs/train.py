@@ -14,7 +14,7 @@ from cosent.training.arguments import (
 )
 from cosent.training.corpora import build_encoder, corpora_of_run, make_room
 from cosent.training.job import Start, begin, output_folder, run_training
-from cosent.training.trainer import PairTrainer, objectives
+from cosent.training.trainer import PairTrainer, build_objectives
 
 
 def main(
@@ -38,12 +38,12 @@ def train(
     args: PairTrainingArguments,
 ) -> None:
     """The run, from its corpora to its record."""
-    loss, parameters, tower = loss_args.by_corpus, loss_args.parameters(), model_args.tower
+    loss, tower = loss_args.by_corpus, model_args.tower
     corpora = corpora_of_run(data_args, loss, args.seed)
     set_seed(args.seed)
     labels = {name: corpora.labels[name] for name in corpora.training_rows}
-    built = objectives(loss, parameters, args.label_smoothing_factor, labels, tower)
-    classes = max(objective.classes for objective in built.values())
+    objectives = build_objectives(loss, loss_args.parameters(), args.label_smoothing_factor, labels, tower)
+    classes = max(objective.classes for objective in objectives.values())
     encoder = build_encoder(model_args, classes, corpora.max_length(tower), args.seed)
     if model_args.max_length is None:
         make_room(encoder, prompt_args)
@@ -51,8 +51,7 @@ def train(
         trainer = PairTrainer(
             encoder,
             args,
-            loss=loss,
-            loss_args=parameters,
+            objectives=objectives,
             train_dataset=corpora.training_rows,
             eval_dataset=corpora.validation_rows,
             labels=corpora.labels,

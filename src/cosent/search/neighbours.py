@@ -203,7 +203,7 @@ def approximate(
             return Approximate(index, vectors)
     start = time.perf_counter()
     try:
-        found = Approximate(build(vectors, factory), vectors)
+        found = Approximate(build_index(vectors, factory), vectors)
     except RuntimeError as error:  # the last line of faiss's says what it cannot parse, set or train
         raise InputError(f"--faiss {factory}: {str(error).splitlines()[-1]}. See faiss's index_factory.") from error
     seconds, share = time.perf_counter() - start, recall(found, vectors)
@@ -216,7 +216,7 @@ def approximate(
     return found
 
 
-def build(vectors: np.ndarray, factory: str) -> Any:
+def build_index(vectors: np.ndarray, factory: str) -> Any:
     """A new index of all vectors, trained on evenly spaced ones if it has to be."""
     import faiss
 

@@ -107,7 +107,10 @@ class DataArguments(CorpusArguments):
 
 @dataclass
 class LossArguments:
-    """The loss and its parameters; parameters that a loss does not have are refused."""
+    """The loss and its parameters.
+
+    Parameters that a loss does not have are refused.
+    """
 
     loss: str | list[str] = option(
         "cosent",
@@ -160,7 +163,10 @@ class LossArguments:
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """`TrainingArguments` with the defaults of this project, for every training job."""
+    """Training, checkpoints and logging.
+
+    `TrainingArguments` with the defaults of this project, for every training job.
+    """
 
     output_dir: str | None = option(None, "Folder for the final model, run.json and the checkpoints.")
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
@@ -240,7 +246,7 @@ class RunArguments(TrainingArguments):
 
 @dataclass
 class PairTrainingArguments(RunArguments):
-    """Training of pairs: `RunArguments` with evaluation and large batches.
+    """Evaluation and large batches.
 
     Other defaults than those of `TrainingArguments` without a flag here: `data_seed` as `seed`,
     `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false, as all weights get gradients and no buffer changes.
@@ -323,7 +329,10 @@ class PairTrainingArguments(RunArguments):
 
 @dataclass
 class StudentTrainingArguments(PairTrainingArguments):
-    """As `PairTrainingArguments`, with batches of equal size, since the similarity loss depends on it."""
+    """Training of a student.
+
+    Batches have equal sizes, since the similarity loss depends on it.
+    """
 
     retrieval: bool = False
     dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
@@ -335,7 +344,7 @@ class StudentTrainingArguments(PairTrainingArguments):
                 raise InputError(f"--{flag} does nothing for students. Leave it out.")
 
 
-# Arguments of `cosent.jobs.train`.
+# Arguments of `cosent train`.
 TRAIN_ARGUMENTS = (
     ModelArguments,
     PromptArguments,

@@ -144,11 +144,11 @@ class GlobalBatchTrainer(ResumableTrainer):
         """Tokenised pairs to evaluate on, with a retrieval task if a bi-encoder has one there.
 
         Args:
+            rows: with the columns of the contract, see `check_rows`.
             where: the rows, for messages.
             name: of the dataset of the training whose labels mean the same, or their meaning; default: the only one,
                 else none.
         """
-        rows = check_rows(rows, where)
         meaning = meaning_of(self.meanings, name, rows, where)
         targets = self.evaluation_targets(rows, meaning)
         pairs = tokenised(rows, self.encoder, self.prefixes, where, **targets)
@@ -240,7 +240,7 @@ class GlobalBatchTrainer(ResumableTrainer):
     def readable(self, pairs: Any, where: str, name: str | None = None) -> Any:
         """Rows as tokenised pairs; what is tokenised, or the name of a set, stays as it is."""
         known = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
-        return pairs if known else self.tokenise(pairs, where, name)
+        return pairs if known else self.tokenise(check_rows(pairs, where), where, name)
 
     def _hp_search_setup(self, trial):
         """Trainer forgets the size of cached batches before a trial, and would ignore a change of what is bound."""

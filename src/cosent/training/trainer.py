@@ -50,6 +50,7 @@ class PairTrainer(GlobalBatchTrainer):
             dict with one for each dataset.
         loss_args: values for parameters of the loss, e.g. `{"scale": 30.0}`; of a Sentence-BERT head `features` and
             `sbert_classes`.
+        objectives: instead of `loss` and `loss_args`, what `build_objectives` has made of them.
         train_dataset: columns `sentence1`, `sentence2` and `label`; a dict of several is drawn from in turn, one to a
             batch, so that labels of different kinds are never compared.
         eval_dataset: the same, for the best epoch, which of several has the best mean; default: none, the last epoch.
@@ -75,6 +76,7 @@ class PairTrainer(GlobalBatchTrainer):
         *,
         loss: Loss | Mapping[str, Loss] = "cosent",
         loss_args: Mapping[str, Any] | None = None,
+        objectives: Mapping[str, Objective] | None = None,
         train_dataset: Datasets,
         eval_dataset: Datasets | None = None,
         labels: Labels | Mapping[str, Labels] | None = None,
@@ -101,7 +103,9 @@ class PairTrainer(GlobalBatchTrainer):
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, held_out | rows)
         trained = {name: self.meanings[name] for name in rows}
-        self.objectives = objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
+        if objectives is None:
+            objectives = build_objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
+        self.objectives = objectives
         check_logits(encoder, self.objectives)
         if "simcse" in (objective.name for objective in self.objectives.values()):
             warn_without_dropout(encoder)
@@ -116,7 +120,7 @@ class PairTrainer(GlobalBatchTrainer):
             train_dataset=train_pairs,
             held_out=held_out,
             data_collator=TOWERS[tower_of(encoder)].collator.from_tokenizer(encoder.tokenizer),
-            corpus_weights=check_weights(corpus_weights, list(rows), loss),
+            corpus_weights=check_weights(corpus_weights, self.objectives),
             adapter=self.adapter,
             compute_metrics=compute_metrics,
             callbacks=callbacks,
@@ -187,7 +191,7 @@ class PairTrainer(GlobalBatchTrainer):
             self.dead_batches.add(self.taught)
 
 
-def objectives(
+def build_objectives(
     loss: Loss | Mapping[str, Loss],
     loss_args: Mapping[str, Any] | None,
     label_smoothing: float,
@@ -242,12 +246,13 @@ def resolved(loss: Loss) -> losses.Loss:
 
 
 def check_weights(
-    given: Sequence[float] | Mapping[str, float] | None, names: list[str], loss: Loss | Mapping[str, Loss]
+    given: Sequence[float] | Mapping[str, float] | None, objectives: Mapping[str, Objective]
 ) -> list[float] | None:
     """The share of every dataset, if shares are given: positive numbers."""
     if given is None:
         return None
-    if loss == "sbert_joint":
+    names = list(objectives)
+    if "sbert_joint" in (objective.name for objective in objectives.values()):
         raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
     if isinstance(given, Mapping) and set(given) != set(names):
         raise InputError(f"corpus_weights names {', '.join(given)}, and the datasets are {', '.join(names)}.")

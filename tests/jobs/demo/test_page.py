@@ -121,4 +121,4 @@ def test_a_missing_library_is_named_at_once(monkeypatch):
     """Fails if a user waits for models to load, and then reads that a library is missing."""
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"\[demo\]"):
-        demo.check(demo.DemoArguments(model="mini"))
+        demo.check_arguments(demo.DemoArguments(model="mini"))
