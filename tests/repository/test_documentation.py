@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,12 +22,16 @@ import sentence_transformers
 from accelerate.commands.launch import launch_command_parser
 
 import cosent.cli
+from cosent.data.files import table_writer
+from cosent.evaluation.rules import AnswerRule
 from cosent.jobs.encode import EncodeArguments
 from cosent.jobs.encode import main as encode
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.decision import decision_rules, write_rules
 from cosent.models.student import Student
 from cosent.record import save_scores
+from cosent.seal import model_files, seal
 from tests.conftest import prepare as prepare_corpus
 from tests.conftest import save_record
 
@@ -219,6 +224,11 @@ def trained_models(tmp_path, monkeypatch, tiny_model, tiny_student, pairs):
     (tmp_path / "runs/a").mkdir()
     save_scores(tmp_path / "runs/a/scores.npz", {"stsb": {"test": {"after": np.array([0.5, 0.7])}}})
     (tmp_path / "questions.txt").write_text("怎么还款\n如何借款\n天气\n", encoding="utf-8")
+    with table_writer("faq.xlsx", ["question", "answer"]) as write:
+        write([{"question": text, "answer": "答"} for text in TEXTS])
+    rule = decision_rules("runs/faq")["faq"]
+    write_rules("runs/faq", {"faq": replace(rule, answers=(AnswerRule(0.0, 0.5, 0.9, 0.5, 40, 80),))})
+    seal(Path("runs/faq"), model_files(Path("runs/faq")))
     encode(EncodeArguments(text="questions.txt", output="vectors.npy", model="runs/faq", normalize=True, device="cpu"))
 
 

@@ -44,20 +44,16 @@ def check_arguments(args: DemoArguments) -> None:
 
 def load(args: DemoArguments):
     """The `Models` that the flags name."""
-    from cosent.data.files import SENTENCE, open_table
     from cosent.jobs.demo_page import Models, Scorer
     from cosent.models.auto import load_model
     from cosent.models.cache import growing_vectors
     from cosent.models.student import Student
-    from cosent.search.index import Index
+    from cosent.search.index import open_index
 
-    index, column = None, args.text_column and [args.text_column]
-    table = None if args.text is None else open_table(args.text, column, SENTENCE, "--text_column")
-    model = open_model(args, bi_encoder=args.index is not None or table is not None)
-    if args.index is not None:
-        index = Index.open(args.index, model)
-    elif table is not None:
-        index = Index.of(list(table.texts()), model, growing_vectors)
+    searches = args.index is not None or args.text is not None
+    model = open_model(args, bi_encoder=searches)
+    text = None if args.text is None else [args.text]
+    index = open_index(args.index, text, model, growing_vectors, args.text_column) if searches else None
     scorers = [Scorer.of(args.model, model)]
     if args.cross is not None:
         scorers.append(Scorer.of(args.cross, load_model(args.cross).to(model.device)))

@@ -36,7 +36,7 @@ NOTHING = "**没有找到相似的句子，只列出最近的几句。Nothing fo
 LEGEND = "红 red: 使分数升高 raises the score · 蓝 blue: 使分数降低 lowers it"
 EXAMPLES = [["怎么还款", "如何还款"], ["我喜欢北京", "我不喜欢北京"], ["他借给我钱", "我借给他钱"]]
 VERDICTS = ["模型 model", "分数 score", "概率 prob.", "判定 verdict"]
-HITS = ["句子 sentence", "重排 reranker", "余弦 cosine", "行 row"]
+HITS = ["句子 sentence", "重排 reranker", "余弦 cosine", "判定 verdict", "行 row"]
 WRITTEN = ["句子 sentence", "学生 student", "分数 score"]
 
 Parts = list[tuple[str, float]]  # pieces of a sentence and the contribution of each
@@ -118,17 +118,28 @@ def comparison(scorers: Sequence[Scorer], first: object, second: object) -> list
 
 
 def hits(index: Index, scorers: Sequence[Scorer], query: object) -> tuple[str, Rows]:
-    """A message if the model that orders them calls none similar, and the sentences nearest to a query."""
+    """A message if the model that orders them calls none similar, and the sentences nearest to a query.
+
+    A line at the threshold separates similar ones from the others, and the other columns of a table follow the row.
+    """
     scorer = scorers[-1]
     reranker = scorer.model if len(scorers) > 1 else None
     top, candidates = min(10, len(index)), min(50, len(index))  # sentences shown, and read by the cross-encoder
     queries = [sentence(query, "要找的 The query")]
-    found = index.search(queries, top, reranker=reranker, candidates=candidates)[0]
+    rule = scorer.rules[0] if len(scorer.rules) == 1 else None
+    found = index.search(queries, top, reranker=reranker, candidates=candidates, rule=rule)[0]
     none = scorer.rules and not any(rule.similar([hit.score])[0] for rule in scorer.rules for hit in found)
-    rows = [
-        [hit.sentence, "" if hit.rerank is None else f"{hit.rerank:.4f}", f"{hit.cosine:.4f}", str(hit.row)]
-        for hit in found
-    ]
+    rows, above = [], False
+    for hit in found:
+        if rule is not None and above and hit.verdict == "not similar":
+            rows.append([f"── 阈值 threshold {rule.threshold:.4f} ──", *[""] * 4])
+        above = hit.verdict == "similar"
+        verdict = (
+            "" if hit.verdict is None else f"{hit.probability:.4f} {'相似 similar' if above else '不相似 not similar'}"
+        )
+        others = [f"{name}: {value}" for name, value in hit.columns.items() if value not in (None, "", hit.sentence)]
+        rerank = "" if hit.rerank is None else f"{hit.rerank:.4f}"
+        rows.append([hit.sentence, rerank, f"{hit.cosine:.4f}", verdict, " · ".join([str(hit.row), *others])])
     return NOTHING if none else "", rows
 
 
@@ -169,7 +180,8 @@ def build_page(models: Models) -> gr.Blocks:
     """The page, which `serve` opens, with the tabs that the models allow."""
 
     def table(headers: list[str]) -> gr.Dataframe:
-        return gr.Dataframe(headers=headers, wrap=True, column_widths=["24%"] * 4, interactive=False, show_label=False)
+        widths = ["24%"] * 4 if headers is not HITS else ["28%", "14%", "14%", "18%", "26%"]
+        return gr.Dataframe(headers=headers, wrap=True, column_widths=widths, interactive=False, show_label=False)
 
     coloured = [gr.HighlightedText(label=f"{scorer.name} · {LEGEND}") for scorer in models.scorers]
     pair, compare = ["句子一 Sentence 1", "句子二 Sentence 2"], partial(comparison, models.scorers)

@@ -82,10 +82,10 @@ class LiveIndex:
         for row, (_, *options) in enumerate(questions):
             alike.setdefault(tuple(options), []).append(row)
         for (top, limits), rows in alike.items():
-            queries, most = [questions[row][0] for row in rows], min(top, len(index))
+            queries = [questions[row][0] for row in rows]
             found: Sequence[list[Hit] | InputError]
             try:
-                found = index.search(queries, most, reranker=self.reranker, rule=self.rule, **dict(limits))
+                found = index.search(queries, top, reranker=self.reranker, rule=self.rule, **dict(limits))
             except InputError as error:
                 found = [error] * len(rows)
             for row, one in zip(rows, found, strict=True):

@@ -1,5 +1,7 @@
 """Answers of the page: numbers, verdicts, and sentences in order."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,9 +42,13 @@ class Found:
     def __len__(self):
         return 2
 
-    def search(self, queries, top, reranker, candidates):
+    def search(self, queries, top, reranker, candidates, rule):
         scores = (2.0, -1.0) if reranker else (None, None)
-        return [[Hit(7, self.text, self.cosine, scores[0]), Hit(3, "长" * 5000, self.cosine / 2, scores[1])]]
+        first, second = Hit(7, self.text, self.cosine, scores[0]), Hit(3, "长" * 5000, self.cosine / 2, scores[1])
+        if rule is not None:
+            first = replace(first, probability=0.9, verdict="similar", columns={"q": self.text, "a": "答", "no": None})
+            second = replace(second, probability=0.2, verdict="not similar")
+        return [[first, second]]
 
 
 def test_a_search_shows_rows_in_order_or_says_that_nothing_is_similar():
@@ -50,8 +56,10 @@ def test_a_search_shows_rows_in_order_or_says_that_nothing_is_similar():
     told = [answers.hits(Found(cosine), [SCORER], "乙")[0] for cosine in (0.79, 0.81)]
     assert ["Nothing found" in message for message in told] == [True, False]
     message, rows = answers.hits(Found(0.1), [Scorer(Characters(), [], "runs/a")], "乙")
-    assert message == "" and rows == [["甲", "", "0.1000", "7"], ["长" * 5000, "", "0.0500", "3"]]
-    assert answers.hits(Found(0.5), [SCORER, SCORER], "乙")[1][0] == ["甲", "2.0000", "0.5000", "7"]
+    assert message == "" and rows == [["甲", "", "0.1000", "", "7"], ["长" * 5000, "", "0.0500", "", "3"]]
+    first, line, second = answers.hits(Found(0.5), [SCORER, SCORER], "乙")[1]
+    assert first == ["甲", "2.0000", "0.5000", "0.9000 相似 similar", "7 · a: 答"]
+    assert "0.8000" in line[0] and len(line) == 5 and second[3] == "0.2000 不相似 not similar"
 
 
 def test_pieces_and_their_contributions():
