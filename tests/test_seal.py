@@ -11,6 +11,7 @@ from cosent.encoders import SHIPPED, local
 from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.decision import decision_rules
 from cosent.seal import SEAL, check, faults, model_files, sealed_files, sha256_of_file
 
 
@@ -58,12 +59,17 @@ def test_what_may_change_in_a_folder(lora_run, tmp_path):
 
 
 def test_a_model_that_is_saved_over_a_sealed_one(bi_run, tmp_path):
-    """Fails if Python code that changes a trained model and saves it in place gets a folder that cannot be read."""
+    """Fails if Python code that changes a trained model and saves it in place gets a folder that cannot be read.
+
+    Or if the new model answers with the thresholds of the one before.
+    """
     folder = shutil.copytree(bi_run.folder, tmp_path / "run")
+    assert decision_rules(folder)
     model = load_model(str(folder))
     model.truncate(8)
     model.save_pretrained(folder)
     assert SentenceEncoder.from_pretrained(str(folder)).embedding_dimension == 8
+    assert not decision_rules(folder)
 
 
 def test_a_folder_of_an_unfinished_run(bi_run, tmp_path):
@@ -96,6 +102,9 @@ def test_large_files_are_read_once_until_they_change(tmp_path, monkeypatch):
         assert [sha256_of_file(tmp_path / name) for name in ("large", "small", "large")] == ["abc", "a", "abc"]
     assert read == ["large", "small", "small"]
     (tmp_path / "large").write_text("new")
+    assert sha256_of_file(tmp_path / "large") == "new"
+    (tmp_path / "cache/cosent/hashes.json").write_text('{"elsewhere": ["1", 2, 3, "4"], "there": 5}')
+    sealing.known_hashes.cache_clear()
     assert sha256_of_file(tmp_path / "large") == "new"
     (tmp_path / "cache/cosent/hashes.json").write_text("{")
     sealing.known_hashes.cache_clear()

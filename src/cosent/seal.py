@@ -126,6 +126,6 @@ def saved_hashes() -> dict[str, list]:
     """What earlier processes knew; nothing if that cannot be read."""
     try:
         saved = json.loads(hashes_file().read_text(encoding="utf-8"))
-        return {key: one for key, one in saved.items() if isinstance(one, list) and len(one) == 4}
-    except (OSError, RuntimeError, ValueError, AttributeError):
+        return {key: one for key, one in saved.items() if [type(value) for value in one] == [int, int, int, str]}
+    except (OSError, RuntimeError, ValueError, AttributeError, TypeError):
         return {}

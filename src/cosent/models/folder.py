@@ -19,6 +19,8 @@ from transformers import PretrainedConfig
 from transformers.utils import cached_file
 
 from cosent.errors import InputError, reading
+from cosent.models.decision import DECISION_NAME
+from cosent.record import RECORD_NAME
 from cosent.seal import SEAL
 
 if TYPE_CHECKING:
@@ -84,12 +86,12 @@ def remove_model(folder: str | Path) -> None:
 
 
 def remove_modules(folder: str | Path) -> None:
-    """Removes from a folder the modules of an earlier bi-encoder and what is said about them, and its seal."""
+    """Removes from a folder the modules of an earlier model and what is said of it: its record, rules and seal."""
     with suppress(InputError), reading(Path(folder, MODULES)):  # of a torn checkpoint, which is written again
         for module in read_json(str(folder), MODULES) or []:
             if MODULE_FOLDER.fullmatch(module["path"]):
                 shutil.rmtree(Path(folder, module["path"]), ignore_errors=True)
-    for name in (MODULES, SETTINGS, TRANSFORMER_CONFIG, SEAL):
+    for name in (MODULES, SETTINGS, TRANSFORMER_CONFIG, DECISION_NAME, RECORD_NAME, SEAL):
         Path(folder, name).unlink(missing_ok=True)
 
 
