@@ -55,13 +55,28 @@ def test_a_change_is_told_and_can_be_accepted(verify, bi_run, tmp_path):
 def test_what_was_accepted_must_be_a_model(verify, tiny_bi, tmp_path):
     """Fails if --accept makes half a model, or an unfinished run, a whole one."""
     folder = shutil.copytree(tiny_bi, tmp_path / "run")
-    (folder / "1_Pooling/config.json").unlink()
+    kept = (folder / "1_Pooling/config.json").rename(tmp_path / "pooling.json")
+    (folder / "whole.json").write_text("{")
     status, said = verify(folder, accept=True)
-    assert status == 1 and "1_Pooling/config.json" in said
+    assert status == 1 and "1_Pooling/config.json" in said and (folder / "whole.json").read_text() == "{"
+    kept.rename(folder / "1_Pooling/config.json")
+    assert verify(folder)[0] == 1 and verify(folder, accept=True)[0] == verify(folder)[0] == 0
     shutil.copytree(tiny_bi, tmp_path / "begun")
     (tmp_path / "begun/UNFINISHED").touch()
     status, said = verify(tmp_path / "begun", accept=True)
     assert status == 1 and "unfinished run" in said and not (tmp_path / "begun/whole.json").exists()
+
+
+def test_a_torn_list_of_files(verify, bi_run, tmp_path):
+    """Fails if a bundle keeps the files that no list names, or half a checkpoint can be made a whole one."""
+    (tmp_path / "bundle").mkdir()
+    for name in ("whole.json", "bundle.json", "model.onnx"):
+        (tmp_path / "bundle" / name).write_text("{")
+    assert verify(tmp_path / "bundle", accept=True) == (0, f"{tmp_path / 'bundle'} is whole: 2 files\n")
+    checkpoint = shutil.copytree(next(bi_run.folder.glob("checkpoint-*")), tmp_path / "checkpoint-1")
+    (checkpoint / "whole.json").write_text("")
+    status, said = verify(checkpoint, accept=True)
+    assert status == 1 and "checkpoint" in said and (checkpoint / "whole.json").read_text() == ""
 
 
 def test_data(verify, made_up, tiny_bi, job, tmp_path):

@@ -6,9 +6,11 @@ cosent verify runs/faq --accept      first writes whole.json anew, after a chang
 Folders of other makers, which have no whole.json, hold what their modules.json and config.json name.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cosent.atomic import write_atomically
 from cosent.cli import REQUIRED, option
 from cosent.data.manifest import MANIFEST_NAME
 from cosent.encoders import local
@@ -44,9 +46,29 @@ def verify(path: Path, accept: bool) -> list[str]:
     is_model = (path / "config.json").is_file()
     if not is_model and not (path / SEAL).is_file():
         raise InputError(f"{path} holds no model, checkpoint, bundle, corpus or vectors. Check the path.")
-    if accept and not (path / UNFINISHED).exists():
-        earlier = [] if not (path / SEAL).is_file() else [path / name for name in sealed_files(path) or {}]
-        seal(path, sorted({*model_files(path), *(file for file in earlier if file.is_file())}))
+    if not accept or (path / UNFINISHED).exists():
+        return verify_folder(path, is_model)
+    before = (path / SEAL).read_bytes() if (path / SEAL).is_file() else None
+    seal(path, files_to_accept(path, is_model))
+    try:
+        return verify_folder(path, is_model)
+    except InputError:  # what is no model stays as it was
+        (path / SEAL).unlink() if before is None else write_atomically(path / SEAL, before)
+        raise
+
+
+def files_to_accept(path: Path, is_model: bool) -> list[Path] | None:
+    """The files of a model, with those listed before; None for all of them, in a bundle whose list cannot be read."""
+    listed: list[Path] = []
+    with suppress(InputError):
+        listed = [file for name in sealed_files(path) or {} if (file := path / name).is_file()]
+    if not listed and (path / "trainer_state.json").is_file():
+        raise InputError(f"{path} is a checkpoint without a {SEAL} that can be read: it may be half. Remove it.")
+    return sorted({*model_files(path), *listed}) if is_model or listed else None
+
+
+def verify_folder(path: Path, is_model: bool) -> list[str]:
+    """Verifies a model, checkpoint or bundle."""
     listed = sealed_files(path) or {}
     if wrong := [f"{name} {fault}" for name, fault in faults(path)]:
         raise InputError(f"{path}: {'; '.join(wrong)}. Copy it again, or add --accept after a change of your own.")
