@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cosent import decision_rules, load_model
+from cosent import CrossEncoder, decision_rules, load_model
 from cosent.errors import InputError
 from cosent.evaluation.calibration import (
     Calibration,
@@ -149,3 +149,9 @@ def test_probabilities_of_a_model_from_elsewhere(made_up, pairs, tiny_model, job
     expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     assert found["threshold_from"] == "made_up validation"
+
+
+def test_the_highest_probability_of_scores_that_mean_nothing():
+    """Fails if a cross-encoder whose map is flat is said to reach `nan`."""
+    assert Calibration(method="platt", pairs=8).probabilities([CrossEncoder.highest_score]) == 0.5
+    assert Calibration(method="platt", pairs=8, slope=2.0).probabilities([CrossEncoder.highest_score]) == 0.9

@@ -219,6 +219,18 @@ def test_the_reader_in_numpy(tiny_lookup, made_up, job, tmp_path, flags):
         SentenceEncoder.from_pretrained(str(tmp_path / "exported"))
 
 
+def test_the_reader_in_numpy_of_a_damaged_folder(tiny_lookup, job, tmp_path):
+    """Fails if rows or prompts other than those that were exported answer, or a traceback does."""
+    job("cosent.jobs.export", "--model", tiny_lookup, "--format", "numpy", "--output", tmp_path / "exported")
+    for name in ("lookup.npz", "lookup.json", "whole.json"):
+        folder = shutil.copytree(tmp_path / "exported", tmp_path / name)
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        command = [sys.executable, "-I", folder / "run.py", "怎么还款", "如何还款"]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 1 and "Traceback" not in ended.stderr and name in ended.stderr, ended.stderr
+
+
 def test_what_the_reader_in_numpy_is_not_for(tiny_bi, job, tmp_path):
     """Fails if layers are left out of an export without a word."""
     with pytest.raises(InputError, match="--format numpy"):

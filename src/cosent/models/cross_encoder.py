@@ -1,7 +1,6 @@
 """The cross-encoder: a transformers sequence classifier that reads both sentences of a pair in one sequence."""
 
 import logging
-import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,7 +115,7 @@ class CrossEncoder(TextModel):
     """
 
     library_class = "CrossEncoder"
-    highest_score = math.inf  # a logit
+    highest_score = torch.finfo(torch.float32).max  # a logit; times a slope of 0, infinity would be no number
 
     def __init__(self, model: nn.Module, tokenizer):
         super().__init__()

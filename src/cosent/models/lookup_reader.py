@@ -2,6 +2,7 @@
 scores = Lookup("faq.numpy").similarity(["怎么还款"], ["如何还款"])
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ class Lookup:
     """The table of a folder that `cosent export --format numpy` wrote; `settings` is its `lookup.json`."""
 
     def __init__(self, folder=Path(__file__).parent):
+        check(Path(folder))
         self.settings = json.loads(Path(folder, "lookup.json").read_text(encoding="utf-8"))
         rules = Path(folder, "decision.json")
         self.rule = next(iter(json.loads(rules.read_text(encoding="utf-8")).values())) if rules.is_file() else None
@@ -58,5 +60,25 @@ class Lookup:
         return np.asarray(scores) >= self.rule["threshold"]
 
 
+def check(folder):
+    """Refuses a folder in which a file is missing or not the one that was exported."""
+    try:
+        sealed = json.loads((folder / "whole.json").read_text(encoding="utf-8"))
+        files = {name: entry["sha256"] for name, entry in sealed.items()}
+        found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{folder} cannot be read: {error}. Copy the whole folder, or export again.") from error
+    if changed := [name for name in files if found[name] != files[name]]:
+        raise ValueError(f"{folder / changed[0]} is damaged or was changed. Copy the folder, or export again.")
+
+
+def main():
+    try:
+        scores = Lookup().similarity(sys.argv[1::2], sys.argv[2::2])
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    print(*scores.round(6).tolist(), sep="\n")
+
+
 if __name__ == "__main__":
-    print(*Lookup().similarity(sys.argv[1::2], sys.argv[2::2]).round(6).tolist(), sep="\n")
+    main()
