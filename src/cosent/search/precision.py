@@ -11,6 +11,7 @@ from cosent.data.groups import components
 from cosent.data.retrieval import pool_and_relevance
 from cosent.evaluation.rules import JOINT, AnswerRule, DecisionRule
 from cosent.evaluation.significance import independent
+from cosent.models.embedding import embed
 
 if TYPE_CHECKING:
     from cosent.models.bi_encoder import SentenceEncoder
@@ -56,15 +57,17 @@ def simulate(
     """Asks for each sentence of a split that has a similar one, once with all of its group in the pool, once with none.
 
     Without its whole group of synonyms, every answer to a query is wrong. Prompts are those of queries and sentences.
+    What is cut is not said: training and calibration have said so of the same split.
     """
     pool, known, _ = pool_and_relevance(corpus, split)
     first = np.repeat(known.queries, np.diff(known.starts))
     group = components(first, known.items, len(pool))
     chosen = np.random.default_rng(seed).permutation(known.queries)[:MOST_SIMULATED_QUERIES]
-    documents = encoder.encode(pool, normalize_embeddings=True, prompt=prompts[1])
+    documents, _ = embed(encoder, pool, normalize=True, prefix=encoder.prefix(prompts[1]))
     vectors = documents[chosen]
     if prompts[0] != prompts[1]:
-        vectors = encoder.encode([pool[row] for row in chosen], normalize_embeddings=True, prompt=prompts[0])
+        queries = [pool[row] for row in chosen]
+        vectors, _ = embed(encoder, queries, normalize=True, prefix=encoder.prefix(prompts[0]))
     itself = np.arange(len(pool))
     with_answer = two_best(vectors, documents, chosen, itself)
     without = two_best(vectors, documents, group[chosen], group)
