@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.atomic import complete_folder, locked
+from cosent.atomic import complete_folder, held_signals, locked
 from cosent.cli import REQUIRED, option
 from cosent.data.manifest import DataFolder
 from cosent.encoders import SHIPPED, resolve
@@ -49,7 +49,7 @@ def write(args: CalibrateArguments, folder: Path) -> None:
     model = open_model(args)
     rules = found(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
     if args.output is None:
-        with writing(folder):
+        with writing(folder), held_signals():  # between the two, the folder is refused
             write_rules(folder, rules)
             seal(folder, model_files(folder))
     else:

@@ -149,7 +149,7 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
     """The decision rule, see `choose_rule`, or None, as where training read other prompts; and a note about it."""
     rule = choose_rule(rules, args.corpus, args.model)
     if not rules:
-        return None, "score; no probability or verdict, since this model was not trained here on labels of 0 and 1"
+        return None, "score; no probability or verdict, which `cosent calibrate` finds on labels of 0 and 1"
     if rule is None:
         return None, f"score; for probability and verdict choose --corpus {' or '.join(rules)}"
     if rule.prompts != prompts:
