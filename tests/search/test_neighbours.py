@@ -127,7 +127,7 @@ def test_nearly_the_exact_neighbours(vectors, tmp_path, kind, caplog, monkeypatc
     np.testing.assert_array_equal(rows[:, 0], np.arange(50))
     assert (rows == expected).mean() > 0.8
     np.testing.assert_allclose(scores[rows == expected], exact[rows == expected], atol=1e-5)
-    monkeypatch.setattr(neighbours, "build", None)
+    monkeypatch.setattr(neighbours, "build_index", None)
     again = approximate(vectors, kind, tmp_path, "0123456789abcdef0")
     np.testing.assert_array_equal(again.nearest(vectors[:50], 5)[0], rows)
     assert caplog.text.count("recall@10") == 1 and caplog.text.count(f"faiss {kind} of 3,000 vectors") == 2
