@@ -97,6 +97,7 @@ def test_the_most_that_spearman_can_reach(labels, most):
     [
         ([1] + [0] * 40, "faq test .* 41 pairs, 40 of label 0, 1 of label 1"),
         ([5, 4, 4, 2.5], "4 pairs, 1 of label 2.5, 2 of label 4, 1 of label 5"),
+        (range(FEWEST), f"{FEWEST} pairs, {FEWEST} different labels"),
         ([1] * FEWEST + [0] * 40, None),
         (range(FEWEST + 1), None),
         ([1] * 5, None),  # cannot be ranked, which is said elsewhere

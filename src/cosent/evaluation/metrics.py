@@ -189,8 +189,9 @@ def too_few(labels: np.ndarray, where: str) -> str | None:
     values, counts = np.unique(labels, return_counts=True)
     if len(values) < 2 or len(labels) - counts.max() >= FEWEST:
         return None
-    each = ", ".join(f"{count} of label {value:g}" for value, count in zip(values, counts, strict=True))
-    return f"{where} is too small to judge a model by: {len(labels)} pairs, {each}."
+    each = [f"{count} of label {value:g}" for value, count in zip(values, counts, strict=True)]
+    shown = each if len(each) <= FEWEST // 2 else [f"{len(each)} different labels"]
+    return f"{where} is too small to judge a model by: {', '.join([f'{len(labels)} pairs', *shown])}."
 
 
 def can_rank(labels: np.ndarray) -> bool:
