@@ -51,6 +51,7 @@ def test_room_is_made_when_all_else_is_ready(tmp_path):
     with pytest.raises(InputError, match="--teacher .* is --output_dir too"):
         checkpoints.claim_output_folder(str(tmp_path), None, {"teacher": f"{tmp_path}/."})
     assert sorted(tmp_path.rglob("*")) == sorted([*before, old / checkpoints.SETTINGS])
+    (whole(tmp_path, 2) / "model.safetensors").unlink()  # killed while it was removed
     checkpoints.claim_output_folder(str(tmp_path), str(old), {})
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "notes.txt", "UNFINISHED"}
     checkpoints.claim_output_folder(str(tmp_path), None, {})

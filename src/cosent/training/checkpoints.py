@@ -66,9 +66,9 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
     folder = Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder} is a file. Name a folder.")
-    checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdecimal()]
+    checkpoints = checkpoints_of(folder)
     if wanted == "auto":
-        for newest in sorted(checkpoints, key=lambda path: -int(path.name.rsplit("-", 1)[1])):
+        for newest in sorted(checkpoints, key=step_of, reverse=True):
             if is_whole(newest):
                 logger.info("resuming from %s", newest)
                 return str(newest)
@@ -82,6 +82,17 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
             "--overwrite_output_dir, or continue with --resume_from_checkpoint auto."
         )
     return None if wanted == "auto" else wanted
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The checkpoints of a run, whole or not."""
+    return [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
+
+
+def step_of(checkpoint: str | Path) -> int:
+    """The step at which a checkpoint was made; 0 for one of another name."""
+    number = Path(checkpoint).name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def is_of(checkpoint: str, output_dir: str) -> bool:
@@ -117,8 +128,13 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
         write_atomically(folder / UNFINISHED, json.dumps(settings, ensure_ascii=False, indent=1))
         remove_run(folder)
         if checkpoint is None or not is_of(checkpoint, output_dir):
-            for outdated in folder.glob("checkpoint-*"):
-                shutil.rmtree(outdated)
+            outdated = list(folder.glob("checkpoint-*"))
+        else:  # a kill may have left half of one that was being removed
+            outdated = [
+                old for old in checkpoints_of(folder) if step_of(old) < step_of(checkpoint) and not is_whole(old)
+            ]
+        for old in outdated:
+            shutil.rmtree(old)
 
     decided_by_main(prepare)
 
