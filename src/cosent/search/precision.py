@@ -136,8 +136,13 @@ def together(simulated: list[SimulatedQueries]) -> SimulatedQueries:
 def with_answers(
     rules: dict[str, DecisionRule], encoder: "SentenceEncoder", corpora: Sequence[Corpus]
 ) -> dict[str, DecisionRule]:
-    """The rules of corpora with those that say when a search should answer nothing."""
-    known, prompts = [corpus for corpus in corpora if corpus.manifest.name in rules], encoder.prompts.for_search()
+    """The rules of corpora with those that say when a search should answer nothing.
+
+    A search applies a rule only to the prompts that it was found with, so rules of other ones stay as they are.
+    """
+    prompts = encoder.prompts.for_search()
+    fitting = {name for name, rule in rules.items() if rule.prompts == prompts}
+    known = [corpus for corpus in corpora if corpus.manifest.name in fitting]
     simulated = {corpus.manifest.name: simulate(encoder, corpus, "validation", prompts) for corpus in known}
     if JOINT in rules and simulated:
         simulated[JOINT] = together(list(simulated.values()))
