@@ -9,9 +9,17 @@ from scipy.stats import beta
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.rules import DecisionRule
+from cosent.evaluation.rules import AnswerRule, DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.search.precision import SimulatedQueries, answer_rules, lower_bound, simulate, together, two_best
+from cosent.search.precision import (
+    SimulatedQueries,
+    answer_rules,
+    lower_bound,
+    simulate,
+    together,
+    two_best,
+    with_answers,
+)
 
 
 def test_two_best_on_paper():
@@ -64,6 +72,19 @@ def test_the_precision_is_kept_on_other_queries():
         rule_of(lucky).answering(0.95)
     with pytest.raises(InputError, match=r"--precision 0.5 .*cosent calibrate"):
         DecisionRule("faq", 0.5, None).answering(0.5)
+
+
+def test_rules_are_found_for_the_prompts_of_a_search(make_corpus, tiny_model, pairs, monkeypatch):
+    """Fails if a search by other prompts than those of the rule gets a promise, or a corpus without one takes part."""
+    rule = AnswerRule(0.0, 0.9, 0.8, 0.5, 10, 20)
+    monkeypatch.setattr("cosent.search.precision.answer_rules", lambda simulated: (rule,))
+    corpus = load_corpus(str(make_corpus({"validation": pairs[:32]})))
+    name, encoder = corpus.manifest.name, SentenceEncoder.from_pretrained(str(tiny_model))
+    rules = {name: DecisionRule(name, 0.5, None)}
+    assert with_answers(rules, encoder, [corpus])[name].answers == (rule,)
+    assert with_answers({}, encoder, [corpus]) == {}
+    rules = {name: DecisionRule(name, 0.5, None, ("query: ", ""))}
+    assert with_answers(rules, encoder, [corpus]) == rules
 
 
 def test_only_rules_worth_choosing_are_kept():
