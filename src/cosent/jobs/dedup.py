@@ -53,10 +53,13 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     from cosent.search.index import open_index
     from cosent.search.vectors import open_vectors
 
-    rule, threshold = choose_rule(decision_rules(index_args.model), args.corpus, index_args.model), args.threshold
+    threshold, similar = args.threshold, None
     if threshold is None:
-        threshold = needed_rule(index_args.model, args.corpus, "Give --threshold, e.g. 0.97.").merge_threshold
+        needed = needed_rule(index_args.model, args.corpus, "Give --threshold, e.g. 0.97.")
+        threshold, similar = needed.merge_threshold, needed.threshold
         index_args.warn_of_threshold()
+    elif rule := choose_rule(decision_rules(index_args.model), args.corpus, index_args.model):
+        similar = rule.threshold
     if threshold is None:
         raise InputError(
             f"{index_args.model}: on validation no cosine tells duplicates from other close pairs well enough to merge "
@@ -71,13 +74,14 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
         raise InputError(f"--output {args.output} is an input. Name another file.")
     kept_apart = KeptApart(index.sentences, encoder) if args.keep_apart else None
     owner, cosine = grouped(index, threshold, kept_apart)
+    groups = groups_of_several(owner)
     if args.output is None:
-        print_groups(index, owner, args.json)
+        print_groups(index, groups, args.json)
     else:
         first = np.unique(owner)
         write_kept(args.output, index, first)
         print(json.dumps({"output": args.output, "sentences": len(owner), "kept": len(first)}))
-    report(index.sentences, owner, cosine, threshold, None if rule is None else rule.threshold)
+    report(index.sentences, groups, owner, cosine, threshold, similar)
     if kept_apart is not None:
         kept_apart.report()
 
@@ -160,9 +164,9 @@ def write_kept(output: str, index, rows: np.ndarray) -> None:
     write_atomically(output, "".join(lines))
 
 
-def print_groups(index, owner: np.ndarray, as_json: bool) -> None:
+def print_groups(index, groups: list[np.ndarray], as_json: bool) -> None:
     """Prints the groups of several sentences, largest first: their rows and sentences, or JSON of them."""
-    for number, rows in enumerate(groups_of_several(owner), start=1):
+    for number, rows in enumerate(groups, start=1):
         if as_json:
             group = {"rows": rows.tolist(), "sentences": [index.sentences[row] for row in rows]}
             if len(index.columns):
@@ -174,13 +178,19 @@ def print_groups(index, owner: np.ndarray, as_json: bool) -> None:
             print(f"{row:>8}  {index.sentences[row]}")
 
 
-def report(sentences, owner: np.ndarray, cosine: np.ndarray, threshold: float, similar: float | None) -> None:
+def report(
+    sentences,
+    groups: list[np.ndarray],
+    owner: np.ndarray,
+    cosine: np.ndarray,
+    threshold: float,
+    similar: float | None,
+) -> None:
     """Says on stderr how many groups there are, what the largest holds, and where that looks wrong.
 
     Args:
         similar: threshold of the verdict "similar" of the model, if it has one.
     """
-    groups = groups_of_several(owner)
     alone = len(owner) - sum(map(len, groups))
     print(
         f"{len(owner):,} sentences: {alone + len(groups):,} groups by a cosine of at least {threshold:.4f} with their "

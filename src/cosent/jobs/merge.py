@@ -140,7 +140,7 @@ def evaluate(model, corpora):
     Nothing is found without a corpus, since the thresholds of members mean nothing for their mean.
     """
     from cosent.evaluation.metrics import can_rank
-    from cosent.evaluation.rules import DecisionRule, joint_rule
+    from cosent.evaluation.rules import DecisionRule
     from cosent.evaluation.scoring import evaluate_scores
     from cosent.training.evaluation import Evaluation
 
@@ -153,7 +153,5 @@ def evaluate(model, corpora):
         if binary:
             evaluation.rules[name] = DecisionRule.of(name, scores, labels, model.prompts.sides())
         evaluation.metrics[name] = {"validation": evaluate_scores(scores, labels, evaluation.rules.get(name))}
-    validated = {name: splits["validation"] for name, splits in evaluation.scores.items()}
-    scored = {name: (pairs["scores"], pairs["labels"]) for name, pairs in validated.items()}
-    evaluation.rules = joint_rule(evaluation.rules, scored)
+    evaluation.decide_jointly(evaluation.scores)
     return evaluation

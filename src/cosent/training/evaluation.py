@@ -65,6 +65,11 @@ class Evaluation:
     scores: Scores = field(default_factory=dict)
     queries: dict[str, dict[str, tuple[str, dict[str, np.ndarray]]]] = field(default_factory=dict)
 
+    def decide_jointly(self, names: Iterable[str]) -> None:
+        """Adds the `joint_rule` of those of the corpora that have a rule."""
+        pairs = {name: self.scores[name]["validation"] for name in names if name in self.rules}
+        self.rules = joint_rule(self.rules, {name: (one["scores"], one["labels"]) for name, one in pairs.items()})
+
     def finds(self, corpus: str) -> bool:
         """Whether retrieval was measured on the validation split of a corpus."""
         return "recall_at_10" in self.metrics.get(corpus, {}).get("validation", {})
@@ -129,11 +134,7 @@ def evaluate_splits(
             metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}
         result.metrics[name] = metrics
         result.intervals |= {name: known} if (known := {s: one for s, one in intervals.items() if one}) else {}
-    validated = {name: splits["validation"] for name, splits in result.scores.items() if "validation" in splits}
-    trained = [corpus.manifest.name for corpus in corpora.training if corpus.manifest.name in validated]
-    result.rules = joint_rule(
-        result.rules, {name: (validated[name]["scores"], validated[name]["labels"]) for name in trained}
-    )
+    result.decide_jointly(corpus.manifest.name for corpus in corpora.training)
     return result
 
 
