@@ -2,12 +2,14 @@
 
 import itertools
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import brier_score_loss, log_loss
 
+from cosent.errors import InputError
 from cosent.evaluation.calibration import (
     at_base_rate,
     calibration_metrics,
@@ -18,6 +20,8 @@ from cosent.evaluation.calibration import (
     fit_platt,
     probability_metrics,
     reliability,
+    share_reaching,
+    shares_that_reach,
     sigmoid,
     uncalibrated,
 )
@@ -175,11 +179,31 @@ def test_another_base_rate():
     assert fitted.base_rate == pytest.approx(0.5, abs=0.03)
     for share in (0.02, 0.2, 0.8):
         scores, labels = draw(20_000, share)
-        estimated = estimated_base_rate(fitted.probabilities(scores), fitted.base_rate)
-        assert estimated == pytest.approx(labels.mean(), abs=0.02)
+        alone = np.arange(len(scores))
+        estimated, low, high = estimated_base_rate(fitted, scores, alone)
+        assert estimated == pytest.approx(labels.mean(), abs=0.02) and low < labels.mean() < high < low + 0.1
         rule = DecisionRule("faq", 0.5, fitted, base_rate=estimated)
         before, after = (
             probability_metrics(p, labels) for p in (fitted.probabilities(scores), rule.probabilities(scores))
         )
         assert after["log_loss"] < 0.95 * before["log_loss"] and after["calibration_error"] < 0.05
         assert (rule.similar(scores) == (rule.probabilities(scores) >= 0.5)).all()
+    together = estimated_base_rate(fitted, scores, alone // 10)  # pairs of ten vary together: little is known
+    assert together[0] == estimated and together[2] - together[1] > high - low
+    with pytest.raises(InputError, match=r"difference of 0\.\d\d"):  # similar pairs score lower than on validation
+        estimated_base_rate(fitted, scores - 0.5, alone)
+    with pytest.raises(InputError, match="40 pairs leave the share between"):
+        estimated_base_rate(fitted, scores[:40], alone[:40])
+    with pytest.raises(InputError, match="auto"):
+        estimated_base_rate(replace(fitted, reach={}), scores, alone)
+
+
+def test_shares_that_reach_a_score():
+    """Of the similar scores 0.2, 0.6 and 0.8, two reach 0.5 and one reaches 0.8. Fails if `auto` compares files with
+    other curves than those of validation."""
+    np.testing.assert_allclose(share_reaching(np.array([0.8, 0.2, 0.6]), [0.5, 0.8, 0.9]), [2 / 3, 1 / 3, 0])
+    scores, labels = np.linspace(0, 1, 51), np.arange(51) >= 25
+    reach = shares_that_reach(scores, labels)
+    np.testing.assert_allclose(reach["scores"], scores[1:-1])
+    assert reach["similar"][24] == 1 and reach["dissimilar"][24] == 0
+    assert reach["dissimilar"][0] == pytest.approx(24 / 25)

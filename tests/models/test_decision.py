@@ -33,7 +33,7 @@ def columns(part):
 
 
 @pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.slow)])
-def test_a_trained_model_answers_with_probabilities(kind, request, train, made_up, pairs, job, capsys):
+def test_a_trained_model_answers_with_probabilities(kind, request, train, made_up, pairs, job, capsys, tmp_path):
     """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
     if kind == "ce":
         folder = train(made_up, "--tower", "cross_encoder", "--loss", "ce", "--num_train_epochs", "4")
@@ -73,6 +73,10 @@ def test_a_trained_model_answers_with_probabilities(kind, request, train, made_u
     for value in ("auto", "1.5", "much"):
         with pytest.raises(InputError, match=f"--base_rate {value}"):
             similarity("--base_rate", value)
+    file = tmp_path / "pairs.csv"
+    file.write_text("\n".join(f"{one},{two}" for one, two in zip(first, second, strict=True)), encoding="utf-8")
+    with pytest.raises(InputError, match="--base_rate auto: "):  # some dozens tell nothing
+        job("cosent.jobs.similarity", "--model", folder, "--pairs", file, "--base_rate", "auto")
 
 
 @pytest.mark.slow

@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cosent.errors import InputError
+from cosent.evaluation.significance import independent
+
 BINS = 15
 LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 counts as this far from it
 FOLDS = 5
 SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt scaling is used
+LEVELS = 49  # scores that `Calibration.reach` counts from
+MISFIT, WIDEST = 0.02, 0.25  # of a base rate: a misfit that is always let pass, and the widest interval
 
 Numbers = np.ndarray | list[float]
 
@@ -69,6 +74,7 @@ class Calibration:
     pairs: int  # that it was fitted on
     base_rate: float | None = None  # share of similar ones among them; None if it was not kept
     log_loss: dict[str, float] = field(default_factory=dict)  # cross-validated, by method; empty for few pairs
+    reach: dict[str, list[float]] = field(default_factory=dict)  # see `shares_that_reach`
     slope: float = 0.0
     intercept: float = 0.0
     scores: list[float] = field(default_factory=list)
@@ -98,14 +104,64 @@ def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> n
     return similar / (similar + (1 - probabilities) * (1 - expected) / (1 - fitted))
 
 
-def estimated_base_rate(probabilities: np.ndarray, fitted: float) -> float:
-    """Share of similar pairs among unlabelled ones, of greatest likelihood: EM, by the same authors."""
-    share = fitted
+def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np.ndarray) -> tuple[float, float, float]:
+    """Share of similar pairs among unlabelled ones, of greatest likelihood, and its 95% interval.
+
+    The share is found by EM, by the same authors. The interval has a part for these pairs, of which those that share a
+    sentence vary together (the sandwich of Huber 1967), and one for the validation pairs. Both hold only if similar
+    pairs score as on validation, and so do the others. Then some mixture of the two reaches every score as often as
+    these pairs do; the largest difference, of Kolmogorov and Smirnov, is the misfit.
+
+    Args:
+        scores, groups: of shape `(pairs,)`; for groups, see `data.groups.pair_groups`.
+
+    Raises:
+        InputError: no mixture fits, or the interval is wide.
+    """
+    base_rate = calibration.base_rate
+    if base_rate is None or not calibration.reach:
+        raise InputError("--base_rate auto: the model does not know how its validation pairs scored. Calibrate it.")
+    similar, others = (np.array(calibration.reach[name]) for name in ("similar", "dissimilar"))
+    reached = share_reaching(scores, calibration.reach["scores"])
+    shares = np.linspace(0, 1, 1001)[:, None]
+    misfit = float(np.abs(reached - shares * similar - (1 - shares) * others).max(axis=1).min())
+    if misfit > max(MISFIT, (1 / independent(groups) + 1 / calibration.pairs) ** 0.5):
+        raise InputError(
+            f"--base_rate auto: these pairs do not score like validation pairs in any mixture of similar and others "
+            f"(a difference of {misfit:.2f}), so that their scores do not tell the share. Label some and give the "
+            "share, or cosent calibrate on them."
+        )
+    probabilities, share = calibration.probabilities(scores), base_rate
     for _ in range(10_000):
-        share, before = float(at_base_rate(probabilities, fitted, share).mean()), share
+        share, before = float(at_base_rate(probabilities, base_rate, share).mean()), share
         if abs(share - before) < 1e-7:
             break
-    return share
+    ratio = probabilities / (1 - probabilities) * (1 - base_rate) / base_rate
+    slopes = (ratio - 1) / (1 - share + share * ratio)  # of the log-likelihood in the share
+    variance = np.square(np.bincount(groups, slopes)).sum() / np.square(slopes).sum() ** 2
+    best = np.argmax(similar - others)
+    spread = share**2 * similar[best] * (1 - similar[best]) / base_rate
+    spread += (1 - share) ** 2 * others[best] * (1 - others[best]) / (1 - base_rate)
+    variance += spread / calibration.pairs / (similar[best] - others[best]) ** 2
+    low, high = (min(max(share + sign * 1.96 * variance**0.5, 0.0), 1.0) for sign in (-1, 1))
+    if not high - low <= WIDEST:
+        raise InputError(
+            f"--base_rate auto: {len(scores):,} pairs leave the share between {low:.2f} and {high:.2f}. Add pairs, or "
+            "label some and give the share."
+        )
+    return share, low, high
+
+
+def shares_that_reach(scores: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
+    """`scores`, quantiles of all pairs, and the shares of `similar` and of `dissimilar` pairs that reach each."""
+    levels = np.quantile(scores, np.arange(1, LEVELS + 1) / (LEVELS + 1)).tolist()
+    parts = {"similar": scores[labels == 1], "dissimilar": scores[labels == 0]}
+    return {"scores": levels} | {name: share_reaching(part, levels).tolist() for name, part in parts.items()}
+
+
+def share_reaching(scores: np.ndarray, levels: Numbers) -> np.ndarray:
+    """Share of the scores that are at least each level, of the shape of `levels`."""
+    return 1 - np.searchsorted(np.sort(scores), levels) / len(scores)
 
 
 def uncalibrated(scores: Numbers, tower: str) -> np.ndarray:
@@ -137,11 +193,12 @@ def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if not np.array_equal(np.unique(labels), (0, 1)):
         raise ValueError(f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}.")
+    reach = shares_that_reach(scores, labels)
     if np.bincount(labels.astype(int)).min() < SCARCE:
-        return FITS["platt"](scores, labels)
+        return FITS["platt"](scores, labels, reach=reach)
     losses = {method: cross_validated_log_loss(method, scores, labels) for method in FITS}
     best = min(losses, key=losses.__getitem__)  # the first of equals
-    return FITS[best](scores, labels, log_loss=losses)
+    return FITS[best](scores, labels, log_loss=losses, reach=reach)
 
 
 def cross_validated_log_loss(method: str, scores: np.ndarray, labels: np.ndarray) -> float:

@@ -27,7 +27,7 @@ from cosent.models.prompts import PromptArguments, described, warn_of_other_prom
 from cosent.search.differences import COLLISION, collisions
 
 CHUNK = 32768  # pairs read, scored and written at a time
-UNLIKELY = 1e-4  # a share at which EM has run to an end of its range
+PAIRED = ("sentence1", "sentence2")
 ADDED = ("score", "token_collision", "probability", "verdict")  # columns
 
 
@@ -56,11 +56,11 @@ def main(args: SimilarityArguments) -> None:
     warn_of_other_prompts(args.model, *prompts)
     rule, note = rule_and_note(decision_rules(args.model), args, prompts)
     print(note, file=sys.stderr)
-    columns = ("sentence1", "sentence2") if table is None else table.sentences
+    columns = PAIRED if table is None else table.sentences
     start = time.time()
     scored: Iterable = score(model, rows, columns, prompts)
     if rule is not None and args.base_rate is not None:
-        rule, scored = with_base_rate(rule, args.base_rate, scored)
+        rule, scored = with_base_rate(rule, args.base_rate, scored, columns)
     if table is None or args.output is None:
         for chunk, scores, same_tokens in scored:
             answered = zip(chunk, answers(scores, same_tokens, rule), strict=True)
@@ -113,22 +113,25 @@ def score(
         yield chunk, model.similarity(first, second, prompt=prompts), collisions(model, first, second)
 
 
-def with_base_rate(rule, base_rate: str, scored: Iterable) -> tuple[Any, Iterable]:
+def with_base_rate(rule, base_rate: str, scored: Iterable, columns: tuple[str, ...]) -> tuple[Any, Iterable]:
     """The rule at the base rate of the flag; for `auto`, all chunks are scored first, and held in memory."""
     if rule.calibration.base_rate is None:
         raise InputError("--base_rate: the model lacks the share of similar validation pairs. Train it again.")
     if base_rate == "auto":
+        import datasets
+
+        from cosent.data.groups import pair_groups
         from cosent.evaluation.calibration import estimated_base_rate
 
         scored = list(scored)
-        probabilities = rule.probabilities(np.concatenate([values for _, values, _ in scored]))
-        share = estimated_base_rate(probabilities, rule.calibration.base_rate)
-        if not UNLIKELY < share < 1 - UNLIKELY:
-            raise InputError(
-                f"--base_rate auto: {rule.corpus} has pairs of another kind. Label some and give the share."
-            )
+        texts = {
+            side: [row[name] for rows, *_ in scored for row in rows] for side, name in zip(PAIRED, columns, strict=True)
+        }
+        scores = np.concatenate([values for _, values, _ in scored]).astype(np.float64)
+        share, *ends = estimated_base_rate(rule.calibration, scores, pair_groups(datasets.Dataset.from_dict(texts)))
         known = f"{rule.calibration.base_rate:.4f} on {rule.corpus}"
-        print(f"base rate: {share:.4f} by the scores, {known}", file=sys.stderr)
+        between = " to ".join(f"{end:.4f}" for end in ends)
+        print(f"base rate: {share:.4f} by the scores (95%: {between}), {known}", file=sys.stderr)
     else:
         share = float(base_rate)
     return replace(rule, base_rate=min(max(share, 1e-9), 1 - 1e-9)), scored
@@ -155,7 +158,8 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
     if rule.prompts != prompts:
         return None, f"score; no probability or verdict, since this model was trained with {described(rule.prompts)}"
     found = f"as on {rule.corpus} validation" + (f", though not with {args.shortened}" if args.shortened else "")
-    return rule, f"score, probability and verdict (at {rule.threshold:.4f}) {found}"
+    threshold = f"{rule.threshold:.4f}" if args.base_rate is None else "a probability of 0.5"
+    return rule, f"score, probability and verdict (at {threshold}) {found}"
 
 
 def line(row: dict, columns: tuple[str, ...]) -> str:
