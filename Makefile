@@ -16,7 +16,7 @@ install: .venv/.runtime  ## what is needed to train and serve, in .venv
 
 quickstart: .venv/.runtime  ## train the embedded encoder on the demo corpus, compare ten sentence pairs
 	$(BIN)/cosent prepare demo --overwrite
-	$(BIN)/cosent train --config cosent_in_batch_mini --corpus demo --num_train_epochs 1 \
+	$(BIN)/cosent train --corpus demo --num_train_epochs 1 \
 		--output_dir runs/quickstart --overwrite_output_dir
 	@echo "The ten sentence pairs of kexue.fm 8541: the new model's scores, and their order next to that of RoFormer-Sim-FT"
 	@$(BIN)/cosent similarity --model runs/quickstart --pairs recipes/demo/pairs_8541.tsv

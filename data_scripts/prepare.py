@@ -27,12 +27,6 @@ from cosent.errors import InputError
 from .corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from .description import dataset_of, describe, fitting_loss, table
 
-FIRST_RECIPES = {  # by `fitting_loss`
-    "cosent_in_batch": ("--config", "cosent_in_batch_mini"),
-    "cosent": ("--config", "cosent_mini"),
-    "infonce": ("--config", "cosent_mini", "--loss", "infonce"),
-}
-
 
 @dataclass
 class PrepareArguments:
@@ -94,8 +88,8 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     loss = fitting_loss(output, manifest) if "train" in manifest.splits else None
     if loss is not None:
         corpus = str(output.name if output.parent == Path("data") else output)
-        prompts = ["--prompt", manifest.prompt, ""] if manifest.prompt else []
-        words = [*FIRST_RECIPES[loss], "--corpus", corpus, *prompts, "--output_dir", f"runs/{output.name}"]
+        words = ["--corpus", corpus, *(["--loss", loss] if loss == "cosent" else [])]
+        words += ["--prompt", manifest.prompt, ""] if manifest.prompt else []
         print(f"next: cosent train {shlex.join(words)}")
 
 

@@ -49,6 +49,7 @@ WARMUP = 0.05  # share of the steps
 class LookupArguments(OutputFolder):
     """What the table holds and what it learns from."""
 
+    config: str | None = option(None, "YAML file of defaults for these flags.")
     text: list[str] = option(REQUIRED, "UTF-8 files of plain text, a line each, also .gz.")
     corpus: list[str] = option(REQUIRED, "Prepared corpora; only their training splits are read.")
     corpus_weights: list[float] = option(REQUIRED, "Share of the batches of each corpus.")
@@ -253,4 +254,4 @@ def compare(table: Table, corpora: list, args: LookupArguments) -> None:
 
 
 if __name__ == "__main__":
-    run(main, recipes=True)
+    run(main)

@@ -166,4 +166,4 @@ def build_encoder(args: NewEncoderArguments, texts: Texts, checkpoint: str | Non
 
 
 if __name__ == "__main__":
-    run(main, recipes=True)
+    run(main)

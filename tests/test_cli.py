@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Arguments:
     features: list[str] = option(["u"], "parts of a head")
     tower: str = option("bi_encoder", "a choice", ["bi_encoder"])
     texts: list[str] | None = option(None, "sentences", positional=True, commas=True)
+    config: str | None = field(default=None, compare=False)
 
 
 def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(recipe):
@@ -258,7 +259,7 @@ def quiet_afterwards():
 
 def test_recipes_are_offered_to_jobs_that_have_them(command, quiet_afterwards):
     """Fails if `--help` offers --config to a job that has no recipe, or not to one that has."""
-    assert {job for job in cli.JOBS if "--config RECIPE " in command(job, "--help")[1]} == {
+    assert {job for job in cli.JOBS if "--config VALUE " in command(job, "--help")[1]} == {
         "train",
         "distill",
         "pretrain",
@@ -266,6 +267,30 @@ def test_recipes_are_offered_to_jobs_that_have_them(command, quiet_afterwards):
     } & set(cli.JOBS)
     status, _, errors = command("encode", "--config", "cosent_mini")
     assert status == 2 and "'--config'" in errors
+
+
+def test_a_training_chooses_its_recipe(made_up, monkeypatch):
+    """Fails if `cosent train --corpus demo` trains by other settings than its recipe, or --config or flags lose."""
+    chosen: dict = {}
+    monkeypatch.setattr(cli, "fill", lambda values, *classes: chosen.update(values) or sys.exit(0))
+
+    def choose(job, *words):
+        chosen.clear()
+        monkeypatch.setattr(sys, "argv", ["cosent", job, "--corpus", str(made_up), *words])
+        with pytest.raises(SystemExit):
+            cli.main()
+        return {name: chosen.get(name) for name in ("config", "output_dir", "tower", "loss", "warmup_steps")}
+
+    ours = {"config": "bi_encoder/default", "output_dir": "runs/made_up", "warmup_steps": 0.1}
+    assert choose("train") == ours | {"tower": None, "loss": "cosent_in_batch"}
+    assert choose("train", "--loss", "angle", "--output_dir", "x") == ours | {
+        **{"tower": None, "loss": "angle", "output_dir": "x"}
+    }
+    cross = {"config": "cross_encoder/default", "tower": "cross_encoder", "loss": "cosent"}
+    assert choose("train", "--tower", "cross_encoder") == ours | cross
+    assert choose("train", "--config", "sbert")["config"] == "sbert" and chosen["pooling"] == "cls"
+    assert choose("distill")["config"] == "student/stage1"
+    assert choose("distill", "--teacher", "x")["config"] == "student/distill"
 
 
 def test_the_command_lists_every_job(command):

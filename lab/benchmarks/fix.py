@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> None:
         for arm in args.arms:
             fix, epochs = ARMS[arm]
             corpora = ("lcqmc", *(str(FOLDER / name) for name in fix))
-            recipe = "recipes/bi_encoder/cosent_in_batch_mini.yaml"
+            recipe = "recipes/bi_encoder/default.yaml"
             run = Run(f"{epochs}_epochs", recipe, corpora, seed, FLAGS | {"num_train_epochs": epochs})
             model = load_bi_encoder(trained(run, FOLDER))
             for name, of_name in probes.items():

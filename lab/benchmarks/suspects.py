@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> None:
                     manifest = Manifest(folder.name, "binary", 0.0, 1.0, corpus.manifest.max_length, {})
                     places = np.arange(PAIRS), np.arange(PAIRS, 2 * PAIRS)
                     write_corpus(folder, manifest, [*first, *second], {"train": (*places, labels)})
-                run = Run("cosent", "cosent_in_batch_mini", (str(folder),), seed, FLAGS)
+                run = Run("cosent", "bi_encoder/default", (str(folder),), seed, FLAGS)
                 return load_bi_encoder(trained(run, FOLDER / "models")), load_corpus(str(folder))
 
             model, of_noisy = encoder(NOISY, noisy)
@@ -86,7 +86,7 @@ def suspects_table(result: dict) -> str:
     header = ["corpus", "labels", "wrong among the checked", "Spearman", f"minus {NOISY} [95%]"]
     note = f"Seeds: {len(result['rows'][0]['values'])}; test x100, mean ± std; intervals over rows and seeds."
     device = f"{result['device']}, commit {shortened(result['commit'])}"
-    return f"{markdown_table(header, rows)}\n\n{note} `cosent_in_batch_mini`, {PAIRS:,} pairs; {device}."
+    return f"{markdown_table(header, rows)}\n\n{note} `bi_encoder/default`, {PAIRS:,} pairs; {device}."
 
 
 if __name__ == "__main__":

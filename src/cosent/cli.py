@@ -43,7 +43,7 @@ class Job:
     Args:
         does: what it does, for `cosent --help`.
         shares_work: whether processes launched together share out the work; False refuses several.
-        recipes: whether it takes --config.
+        recipes: whether it takes --config, of which its module's `defaults` name one.
         package: of its module, which has its name.
     """
 
@@ -153,7 +153,8 @@ def main() -> None:
         quiet_bars()
         let_waiting_threads_sleep()
         del sys.argv[1]
-        run(import_module(module_of(job)).main, JOBS[job].shares_work, JOBS[job].recipes)
+        module, described = import_module(module_of(job)), JOBS[job]
+        run(module.main, described.shares_work, module.defaults if described.recipes else None)
 
 
 def module_of(job: str) -> str:
@@ -166,14 +167,15 @@ def arguments_of(job: Callable) -> tuple[type, ...]:
     return tuple(kind for name, kind in get_type_hints(job).items() if name != "return")
 
 
-def run(job: Callable, shares_work: bool = False, recipes: bool = False) -> None:
+def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dict] | None = None) -> None:
     """Parses `sys.argv` and runs a job; user errors end in one message and exit status 2.
 
     Processes that were launched together join their group before the job begins, and only the first one prints.
 
     Args:
         job: takes an instance of each of its argument classes, and may return an exit status.
-        shares_work, recipes: as in `Job`.
+        shares_work: as in `Job`.
+        defaults: as in `Parser.values`.
     """
     module, argument_classes = sys.modules[job.__module__], arguments_of(job)
     name = module.__spec__.name if module.__spec__ else Path(sys.argv[0]).stem
@@ -186,9 +188,8 @@ def run(job: Callable, shares_work: bool = False, recipes: bool = False) -> None
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
         short = name.rpartition(".")[2]
         program = f"cosent {short}" if short in JOBS and name == module_of(short) else f"python -m {name}"
-        options = {"launches": shares_work, "recipes": recipes}
-        parser = Parser(*argument_classes, program=program, description=module.__doc__, **options)
-        values = parser.values(sys.argv[1:])
+        parser = Parser(*argument_classes, program=program, description=module.__doc__, launches=shares_work)
+        values = parser.values(sys.argv[1:], defaults)
         strategy, processes = values.pop("launch", None), values.pop("processes", None)
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
             launch(launch_command(short, sys.argv[1:], strategy, processes))
@@ -336,7 +337,6 @@ class Parser(argparse.ArgumentParser):
         program: str = "",
         description: str | None = None,
         launches: bool = False,
-        recipes: bool = True,
     ):
         self.flags = flags_of(*argument_classes)
         names = "".join(
@@ -346,7 +346,7 @@ class Parser(argparse.ArgumentParser):
         )
         super().__init__(
             prog=program,
-            usage=f"{program}{' [--config RECIPE]' if recipes else ''} [--flag value ...]{names}",
+            usage=f"{program}{' [--config RECIPE]' if 'config' in self.flags else ''} [--flag value ...]{names}",
             description=description,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
             allow_abbrev=False,
@@ -354,9 +354,6 @@ class Parser(argparse.ArgumentParser):
         )
         self._negative_number_matcher = re.compile(r"-\.?\d")  # as in Python 3.14: -1e-5 is no flag either
         self.register("action", None, Once)
-        if recipes:
-            recipe = f"YAML file of defaults, or the name of a shipped one: {RECIPES}"
-            self.add_argument("--config", metavar="RECIPE", help=recipe)
         if launches:
             strategy = "start several processes: ddp, fsdp, deepspeed_zero2, or a file of `accelerate config`"
             self.add_argument("--launch", metavar="STRATEGY", help=strategy)
@@ -373,12 +370,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; --help lists all flags.")
 
-    def values(self, argv: list[str]) -> dict[str, Any]:
-        """The values of a command line, and of its recipe where it has none itself."""
+    def values(self, argv: list[str], defaults: Callable[[dict], dict] | None = None) -> dict[str, Any]:
+        """The values of a command line, and of its recipe where it has none itself.
+
+        Args:
+            defaults: of the job, by the values of the command line: its recipe among others.
+        """
         given = self.read(argv)
-        if recipe := given.pop("config", None):
-            given = self.read_recipe(recipe) | given
-        return given
+        if defaults is not None:
+            given = defaults(given) | given
+        return self.read_recipe(given["config"]) | given if "config" in given else given
 
     def read(self, words: list[str]) -> dict[str, Any]:
         """The values of words, each of the type of its flag."""
@@ -407,7 +408,7 @@ class Parser(argparse.ArgumentParser):
         if not isinstance(settings, dict):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
         for key, value in settings.items():
-            if key not in self.flags:
+            if key not in self.flags or key == "config":
                 raise InputError(f"{where}: unknown key {key!r}.{self.meant(key)} Nothing was run.")
             empty, items = value is None and self.flags[key].optional, value if isinstance(value, list) else [value]
             if not empty and not all(isinstance(item, str) for item in items):

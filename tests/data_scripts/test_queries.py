@@ -148,7 +148,7 @@ def test_one_prompt_is_recorded_and_different_ones_are_written_before_their_quer
     assert bench.rows() == [(Q, A, 3), (Q, B, 1), (C, A, 2)]
     shown = capsys.readouterr().out
     assert "train with --prompt '为句子 生成表示：' ''" in shown
-    assert re.search("next: .*--config cosent_in_batch_mini .*--prompt '为句子 生成表示：' '' ", shown)
+    assert re.search("next: cosent train --corpus .*--prompt '为句子 生成表示：' ''\n", shown)
     manifest = prepared(
         {"query": Q, "pos": [A], "prompt": "找同义句："},
         {"query": Q, "neg": [A], "pos": [], "prompt": "找答案："},

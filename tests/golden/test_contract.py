@@ -153,7 +153,21 @@ def start(tmp_path_factory) -> Path:
 
 def train(start: Path, prepared: Path, output: Path, *flags: str, batch: int = 16, processes: int = 1) -> Path:
     words = ["--model_name_or_path", str(start), "--corpus", str(prepared), "--output_dir", str(output)]
-    words += ["--learning_rate", "1e-3", "--max_steps", "8", "--logging_steps", "1", "--use_cpu", "true", "--dropout"]
+    words += [
+        "--loss",
+        "cosent",
+        "--warmup_steps",
+        "0",
+        "--learning_rate",
+        "1e-3",
+        "--max_steps",
+        "8",
+        "--logging_steps",
+        "1",
+        "--use_cpu",
+        "true",
+        "--dropout",
+    ]
     words += ["0", "--per_device_train_batch_size", str(batch), "--eval_strategy", "steps", "--eval_steps", "4"]
     command("cosent", "train", *words, "--save_strategy", "steps", "--save_steps", "4", *flags, processes=processes)
     return output

@@ -1,5 +1,6 @@
 """What `pip install` of a built wheel gives: the quickstart runs in an empty folder, far from any clone."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -47,11 +48,13 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
     ]
     (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
     shares = ["--validation_share", "0.2", "--test_share", "0.2"]
-    assert "cosent train --config cosent_in_batch_mini --corpus faq" in cosent(
+    assert "cosent train --corpus faq" in cosent(
         "prepare", "faq", "--source", "faq.tsv", "--label_kind", "binary", *shares
     )
-    flags = "--config cosent_mini --corpus faq --output_dir runs/faq --max_steps 1 --use_cpu true"
-    cosent("train", *flags.split())
+    cosent("train", *["--corpus", "faq", "--max_steps", "1", "--use_cpu", "true"])
+    assert (
+        json.loads((here / "runs/faq/run.json").read_text(encoding="utf-8"))["recipe"]["config"] == "bi_encoder/default"
+    )
     assert "怎么还款" in cosent("similarity", "--model", "runs/faq", "怎么还款", "如何还款")
     cosent("study", "--help")
 

@@ -91,9 +91,9 @@ def run_jobs(file: str) -> None:
         sys.argv[1:] = arguments
         if name == "train_with_little_memory":
             with little_memory():
-                run(train.main, shares_work=True, recipes=True)
+                run(train.main, shares_work=True)
         else:
-            run(import_module(module_of(name)).main, shares_work=True, recipes=True)
+            run(import_module(module_of(name)).main, shares_work=True)
 
 
 if __name__ == "__main__":

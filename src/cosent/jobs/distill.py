@@ -1,9 +1,11 @@
 """Train a RoFormer-Sim student: only on synonyms (stage 1), or on synonyms and a teacher (stage 2).
 
-cosent distill --config recipes/student/distill.yaml --corpus lcqmc --teacher runs/teacher --output_dir runs/student
+cosent distill --corpus lcqmc --student_layers 2 --output_dir runs/stage1
+cosent distill --corpus lcqmc --teacher runs/teacher --model_name_or_path runs/stage1 --output_dir runs/student
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import set_seed
 
@@ -14,7 +16,7 @@ from cosent.models.loading import keep_layers
 from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.training.arguments import CorpusArguments, EncoderArguments, StudentTrainingArguments
-from cosent.training.corpora import adjacent_lines, load_corpora, make_room
+from cosent.training.corpora import adjacent_lines, defaults_of_run, load_corpora, make_room
 from cosent.training.job import Start, begin, output_folder, run_training
 from cosent.training.student import StudentTrainer
 
@@ -44,6 +46,13 @@ class DistillArguments:
         check_line_breaks(self.teacher_prompt)
         if self.teacher is None:
             refuse_changed(self, ("teacher_prompt",), "--teacher")
+
+
+def defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """Recipe and folder of a run that names none, by its stage."""
+    if "teacher" in given:
+        return defaults_of_run(given, "student/distill", "a student of --teacher")
+    return defaults_of_run(given, "student/stage1", "a student without --teacher")
 
 
 def main(

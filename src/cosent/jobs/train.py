@@ -1,7 +1,10 @@
 """Fine-tune an encoder on labelled pairs.
 
-cosent train --config recipes/bi_encoder/cosent.yaml --corpus stsb --output_dir runs/stsb
+cosent train --corpus demo
+cosent train --config cosent --model_name_or_path bert-base-chinese --corpus stsb --output_dir runs/stsb
 """
+
+from typing import Any
 
 from transformers import set_seed
 
@@ -12,9 +15,15 @@ from cosent.training.arguments import (
     ModelArguments,
     PairTrainingArguments,
 )
-from cosent.training.corpora import build_encoder, corpora_of_run, make_room
+from cosent.training.corpora import build_encoder, corpora_of_run, defaults_of_run, make_room
 from cosent.training.job import Start, begin, output_folder, run_training
 from cosent.training.trainer import PairTrainer, build_objectives
+
+
+def defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """Recipe and folder of a run that names none, by its model type."""
+    tower = given.get("tower", "bi_encoder")
+    return defaults_of_run(given, f"{tower}/default", f"--tower {tower}")
 
 
 def main(

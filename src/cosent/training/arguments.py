@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig
 from transformers import TrainingArguments
 
-from cosent.cli import ELSEWHERE, option, refuse_below_1, refuse_changed, refuse_negative
+from cosent.cli import ELSEWHERE, RECIPES, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.compute.onednn import has_bfloat16
 from cosent.data.manifest import DataFolder
 from cosent.errors import InputError
@@ -168,7 +168,10 @@ class RunArguments(TrainingArguments):
     `TrainingArguments` with the defaults of this project, for every training job.
     """
 
-    output_dir: str | None = option(None, "Folder for the final model, run.json and the checkpoints.")
+    config: str | None = option(None, f"YAML file of defaults, or the name of a shipped recipe: {RECIPES}")
+    output_dir: str | None = option(
+        None, "Folder for the final model, run.json and the checkpoints; default: runs/ and the name of the corpus."
+    )
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")

@@ -4,6 +4,8 @@ import logging
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
@@ -70,6 +72,21 @@ class RunCorpora:
     def max_length(self, tower: str) -> int:
         """Maximum length in tokens of the corpus with the longest texts."""
         return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
+
+
+def defaults_of_run(given: dict[str, Any], recipe: str, reason: str) -> dict[str, Any]:
+    """The recipe and the output folder of a run, where its command line names none.
+
+    Args:
+        given: the values of the command line.
+        reason: what the recipe is for.
+    """
+    names = [Path(corpus).resolve().name for corpus in given.get("corpus", [])]
+    found: dict[str, Any] = {"output_dir": f"runs/{'_'.join(names)}"} if names else {}
+    if "config" not in given:
+        logger.info("recipe %s, the default for %s; --config takes another", recipe, reason)
+        found["config"] = recipe
+    return found
 
 
 def corpora_of_run(args: DataArguments, loss: str | Mapping[str, str], seed: int) -> RunCorpora:
