@@ -1,23 +1,29 @@
 """`cosent export`: the bundle answers like the model, on a machine that has three packages."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers.util import import_from_string
+from transformers import AutoTokenizer
 
 from cosent import decision_rules, load_model
 from cosent.errors import InputError
+from cosent.jobs.verify import VerifyArguments, main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.bundle import Bundle
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.prompts import Prompts
 from cosent.seal import seal
 from tests.support.families import LETTERS, Template, save_family
 
-for package in ("onnx", "onnxscript", "onnxruntime", "openvino"):
-    pytest.importorskip(package)
+onnx, _, onnxruntime, _ = map(pytest.importorskip, ("onnx", "onnxscript", "onnxruntime", "openvino"))
 pytestmark = pytest.mark.slow  # compiling, and imports of two runtimes
 SENTENCES = ["怎么还款", "如何还款", "好" * 90, "OPPO R11 多少钱?"]
 OTHERS = ["如何还款", "今天天气很好", "好", "三星 S8"]
@@ -84,6 +90,86 @@ def test_equal_texts_and_texts_without_tokens(export, tmp_path, runtime, caplog)
     assert bundle.encode(["", ""]).tolist() == [[0.0] * encoder.embedding_dimension] * 2
 
 
+def outputs_of(folder, file, *texts):
+    """Outputs by name of a graph, for texts or pairs as the folder's own tokenizer has them."""
+    tokens = AutoTokenizer.from_pretrained(folder)(*texts, padding=True, truncation=True, return_tensors="np")
+    session = onnxruntime.InferenceSession(folder / file)
+    names = [output.name for output in session.get_outputs()]
+    inputs = {one.name: tokens[one.name] for one in session.get_inputs()}
+    return dict(zip(names, session.run(None, inputs), strict=True)), tokens["attention_mask"]
+
+
+def test_a_bundle_is_a_folder_of_the_hub(export, tiny_student, tmp_path):
+    """Fails if a program that follows config.json, the tokenizer and modules.json makes other vectors of the graph, or
+    the bundle has its weights twice."""
+    folder = export(tiny_student)
+    encoder = SentenceEncoder.from_pretrained(str(tiny_student))
+    expected = encoder.encode(SENTENCES)
+    outputs, mask = outputs_of(folder, "onnx/model.onnx", SENTENCES)
+    assert list(outputs) == ["sentence_embedding", "last_hidden_state"]
+    np.testing.assert_allclose(outputs["sentence_embedding"], expected, atol=1e-5)
+    modules = json.loads((folder / "modules.json").read_text())[1:]
+    features = {"token_embeddings": torch.from_numpy(outputs["last_hidden_state"])}
+    features["attention_mask"] = torch.from_numpy(mask)
+    for module in modules:
+        features = import_from_string(module["type"]).load(str(folder / module["path"]))(features)
+    np.testing.assert_allclose(features["sentence_embedding"].detach(), expected, atol=1e-5)
+    assert len(modules) > 1 and not list(folder.glob("*.safetensors")), "the student has a layer after its pooling"
+    with pytest.raises(InputError, match="exported bundle"):
+        load_model(str(folder))
+    assert not main(VerifyArguments(folder=str(folder)))
+
+
+def test_logits_of_two_classes(export, tiny_model, tmp_path):
+    """Fails if a reranker whose score is the difference of two logits is ranked by one of them."""
+    CrossEncoder.from_pretrained(tiny_model, num_labels=2).save_pretrained(tmp_path / "two")
+    folder = export(tmp_path / "two")
+    outputs, _ = outputs_of(folder, "onnx/model.onnx", SENTENCES, OTHERS)
+    scores = load_model(str(tmp_path / "two")).similarity(SENTENCES, OTHERS)
+    np.testing.assert_allclose(outputs["scores"][:, 0], scores, atol=1e-5)
+    np.testing.assert_allclose(outputs["logits"] @ [-1, 1], scores, atol=1e-5)
+    np.testing.assert_allclose(Bundle(folder).similarity(SENTENCES, OTHERS), scores, atol=1e-5)
+
+
+def test_a_bundle_of_an_earlier_version(export, tiny_model):
+    """Fails if a bundle that was written before the graph had two outputs can no longer be served."""
+    folder = export(tiny_model)
+    expected = Bundle(folder).encode(SENTENCES)
+    graph = onnx.load(folder / "onnx/model.onnx")
+    del graph.graph.output[1]
+    onnx.save(graph, folder / "model.onnx")
+    settings = json.loads((folder / "bundle.json").read_text())
+    earlier = settings | {"form": 2, "files": ["model.onnx", "tokenizer.json"]}
+    (folder / "bundle.json").write_text(json.dumps(earlier))
+    seal(folder)
+    np.testing.assert_array_equal(Bundle(folder).encode(SENTENCES), expected)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("variable", ["COSENT_TEST_NODE", "COSENT_TEST_PYTHON"])
+@pytest.mark.parametrize("tower", ["bi", "cross", "int8"])
+def test_other_programs_read_the_folder(export, bi_run, cross_run, made_up, variable, tower):
+    """Fails if transformers.js, fastembed, optimum or sentence-transformers' ONNX backend need more than the folder, or
+    return other vectors or scores; the variables name a folder with node_modules, and a Python that has the others."""
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set")
+    run = cross_run if tower == "cross" else bi_run
+    folder = export(run.folder, *(["--int8", "--corpus", made_up] if tower == "int8" else []))
+    short = ["怎么还款", "如何还款", "OPPO R11 多少钱?", "好"]  # transformers.js cuts long ones at another token
+    node = variable == "COSENT_TEST_NODE"
+    script = Path(__file__).parents[1] / "support" / ("other_programs.mjs" if node else "other_programs.py")
+    command = ["node" if node else os.environ[variable], script, folder, tower]
+    where = os.environ[variable] if node else None
+    asked = json.dumps({"texts": short, "others": short[::-1]})
+    answer = subprocess.run(command, input=asked, capture_output=True, check=True, text=True, cwd=where).stdout
+    bundle = Bundle(folder)
+    expected = bundle.similarity(short, short[::-1]) if tower == "cross" else bundle.encode(short)
+    answers = json.loads(answer.splitlines()[-1])
+    assert len(answers) > 1
+    for name, values in answers.items():
+        np.testing.assert_allclose(values, expected, atol=1e-5, err_msg=name)
+
+
 def test_stdout_has_only_results(job, bi_run, made_up, tmp_path, monkeypatch):
     """Fails if the bars of NNCF come before the JSON that a script reads."""
     monkeypatch.setattr("cosent.jobs.export.LEAST_AGREEMENT", 0.9)  # of 32 pairs
@@ -123,7 +209,7 @@ def test_bfloat16(export, bi_run, made_up):
 def test_a_damaged_bundle(export, tiny_model):
     """Fails if a bundle of another version, or with a file that is missing or damaged, is read or ends in a trace."""
     folder = export(tiny_model)
-    for name in ("bundle.json", "tokenizer.json", "model.onnx", "whole.json"):
+    for name in ("bundle.json", "tokenizer.json", "onnx/model.onnx", "whole.json"):
         whole = (folder / name).read_bytes()
         for damaged in (whole[: len(whole) // 2], whole.replace(b"1", b"2", 1)):
             (folder / name).write_bytes(damaged)
@@ -135,7 +221,7 @@ def test_a_damaged_bundle(export, tiny_model):
     seal(folder)
     with pytest.raises(ValueError, match="form 0"):
         Bundle(folder)
-    (folder / "model.onnx").unlink()
+    (folder / "onnx/model.onnx").unlink()
     with pytest.raises(ValueError, match="model.onnx is missing"):
         Bundle(folder)
     with pytest.raises(ValueError, match="no whole.json"):

@@ -70,9 +70,9 @@ def test_what_was_accepted_must_be_a_model(verify, tiny_bi, tmp_path):
 def test_a_torn_list_of_files(verify, bi_run, tmp_path):
     """Fails if a bundle keeps the files that no list names, or half a checkpoint can be made a whole one."""
     (tmp_path / "bundle").mkdir()
-    for name in ("whole.json", "bundle.json", "model.onnx"):
+    for name in ("whole.json", "bundle.json", "config.json", "model.onnx"):
         (tmp_path / "bundle" / name).write_text("{")
-    assert verify(tmp_path / "bundle", accept=True) == (0, f"{tmp_path / 'bundle'} is whole: 2 files\n")
+    assert verify(tmp_path / "bundle", accept=True) == (0, f"{tmp_path / 'bundle'} is whole: 3 files\n")
     checkpoint = shutil.copytree(next(bi_run.folder.glob("checkpoint-*")), tmp_path / "checkpoint-1")
     (checkpoint / "whole.json").write_text("")
     status, said = verify(checkpoint, accept=True)

@@ -93,11 +93,10 @@ def export(args: ExportArguments) -> None:
             own = write_lookup(model, folder, args)
         else:
             read, script, name = bundle.Bundle, bundle.__file__, "bundle.json"
-            files = write_graph(model, folder, args, corpus)
-            model.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+            save_around_weights(model, folder)
             own = {
                 "form": bundle.FORM,
-                "files": [*files, "tokenizer.json"],
+                "files": [*write_graph(model, folder, args, corpus), "tokenizer.json"],
                 "inputs": input_names(model),
                 "precision": "bf16" if args.bf16 else "f32",
                 "pad_id": model.tokenizer.pad_token_id,
@@ -117,7 +116,7 @@ def export(args: ExportArguments) -> None:
         shutil.copy(script, folder / "run.py")
         seal(folder)
         proof = prove(model, read(folder), rounded, corpus)
-    size = sum(file.stat().st_size for file in output.iterdir())
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     form = {"format": args.format, "int8": args.int8, "bf16": args.bf16, "mib": round(size / 2**20, 1)}
     print(json.dumps({"output": args.output} | form | proof))
     print(f"next: python {output / 'run.py'} 怎么还款 如何还款")
@@ -136,9 +135,26 @@ def input_names(model) -> list[str]:
     return ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
 
 
+def save_around_weights(model, folder: Path) -> None:
+    """Writes the folder of a model without its weights, as optimum, transformers.js and sentence-transformers read."""
+    from cosent.models.folder import add_server_keys
+
+    inner = model.model if reads_pairs(model) else model.backbone
+    inner.config.architectures = [type(inner).__name__]
+    add_server_keys(inner.config)
+    inner.config.save_pretrained(folder)
+    if reads_pairs(model):
+        model.save_tokenizer(folder)
+        model.prompts.save_for_classifier(folder)
+    else:
+        model.save_around_backbone(folder, model.state_dict())
+
+
 def as_graph(model):
-    """A module whose only output is the vector of each sentence, or the score of each pair."""
+    """A module of two outputs: the vectors and the tokens of sentences, or the scores `(pairs, 1)` and the logits."""
     import torch
+
+    from cosent.compute.packed_backbone import plain_forward
 
     class Graph(torch.nn.Module):
         def __init__(self):
@@ -146,8 +162,13 @@ def as_graph(model):
             self.model = model
 
         def forward(self, *inputs):
-            output = self.model(*inputs)
-            return output["scores"] if isinstance(output, dict) else output
+            if reads_pairs(model):
+                output = self.model(*inputs)
+                return output["scores"][:, None], output["logits"]
+            input_ids, attention_mask = inputs
+            tokens = plain_forward(self.model.backbone, {"input_ids": input_ids, "attention_mask": attention_mask})
+            vectors = self.model.after_pooling(self.model.pooling(tokens, attention_mask))
+            return torch.where(attention_mask.any(dim=1, keepdim=True), vectors, 0.0), tokens
 
     return Graph()
 
@@ -156,11 +177,13 @@ def write_graph(model, folder: Path, args: ExportArguments, corpus) -> list[str]
     """Writes the graph; returns the names of its files, the one to load first."""
     import torch
 
-    file = folder / "model.onnx"
+    file = folder / "onnx" / ("model_quantized.onnx" if args.int8 else "model.onnx")
+    file.parent.mkdir()
     model.packing = False
     model.eval()
     graph = as_graph(model)
     names = input_names(model)
+    outputs = ["scores", "logits"] if reads_pairs(model) else ["sentence_embedding", "last_hidden_state"]
     sample = model.tokenizer(SENTENCES, padding=True, return_tensors="pt")
     inputs = tuple(sample.get(name, torch.zeros_like(sample["input_ids"])) for name in names)
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=model.max_length)}
@@ -173,7 +196,7 @@ def write_graph(model, folder: Path, args: ExportArguments, corpus) -> list[str]
                 program,
                 f=file,
                 input_names=names,
-                output_names=["output"],
+                output_names=outputs,
                 dynamo=True,
                 external_data=False,
                 verbose=False,
@@ -193,16 +216,16 @@ def write_graph(model, folder: Path, args: ExportArguments, corpus) -> list[str]
                 quantize_dynamic(
                     file, file, per_channel=True, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"]
                 )
-        return [file.name]
+        return [f"onnx/{file.name}"]
     import openvino
 
     converted = openvino.Core().read_model(file)
     if args.int8:
         converted = quantized(converted, model, corpus)
-    openvino.save_model(converted, folder / "model.xml", compress_to_fp16=False)
+    openvino.save_model(converted, folder / "openvino" / "openvino_model.xml", compress_to_fp16=False)
     del converted
-    file.unlink()
-    return ["model.xml", "model.bin"]
+    shutil.rmtree(file.parent)
+    return ["openvino/openvino_model.xml", "openvino/openvino_model.bin"]
 
 
 def write_lookup(model, folder: Path, args: ExportArguments) -> dict:

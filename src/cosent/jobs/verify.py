@@ -43,7 +43,7 @@ def verify(path: Path, accept: bool) -> list[str]:
         if accept:
             raise InputError(f"--accept: {path} belongs to its input. Encode or prepare again.")
         return [verify_data(path)]
-    is_model = (path / "config.json").is_file()
+    is_model = (path / "config.json").is_file() and not (path / "bundle.json").is_file()
     if not is_model and not (path / SEAL).is_file():
         raise InputError(f"{path} holds no model, checkpoint, bundle, corpus or vectors. Check the path.")
     if not accept or (path / UNFINISHED).exists():

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-FORM = 2  # of the folder
+FORM = 3  # of the folder; 2 has a graph of one output
 
 
 class Bundle:
@@ -26,7 +26,7 @@ class Bundle:
         folder = Path(folder)
         check(folder)
         self.settings = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
-        if self.settings.get("form") != FORM:
+        if self.settings.get("form") not in (2, FORM):
             raise ValueError(f"{folder} has form {self.settings.get('form')}, expected {FORM}. Export it again.")
         try:
             self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -70,7 +70,8 @@ class Bundle:
                 raise ValueError("Expected a token in every pair. Drop the pairs of empty texts.")
             if batch:
                 inputs = {name: [getattr(one, columns[name]) for _, one in batch] for name in self.settings["inputs"]}
-                outputs[[row for row, _ in batch]] = self.compute({k: np.array(v) for k, v in inputs.items()})
+                computed = self.compute({name: np.array(values) for name, values in inputs.items()})
+                outputs[[row for row, _ in batch]] = computed.reshape(len(batch), *shape)
         return outputs
 
     def encode(self, sentences, normalize_embeddings=True, prompt=None):
@@ -132,7 +133,8 @@ def compiled(file, precision):
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        return lambda inputs: session.run(None, inputs)[0]
+        first = [session.get_outputs()[0].name]
+        return lambda inputs: session.run(first, inputs)[0]
     import openvino
 
     model = openvino.Core().compile_model(str(file), "CPU", {"INFERENCE_PRECISION_HINT": precision})
