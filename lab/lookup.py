@@ -8,7 +8,7 @@ Only rows that a batch reads get a gradient, so that a step costs the same for t
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,29 +46,35 @@ WARMUP = 0.05  # share of the steps
 
 
 @dataclass(kw_only=True)
-class LookupArguments(OutputFolder):
-    """What the table holds and what it learns from."""
+class TableArguments(OutputFolder):
+    """What a table holds, and the text that decides it."""
 
     config: str | None = option(None, "YAML file of defaults for these flags.")
     text: list[str] = option(REQUIRED, "UTF-8 files of plain text, a line each, also .gz.")
     corpus: list[str] = option(REQUIRED, "Prepared corpora; only their training splits are read.")
-    corpus_weights: list[float] = option(REQUIRED, "Share of the batches of each corpus.")
-    exclude: list[str] = option(REQUIRED, "Corpora whose validation and test sentences are not distilled.")
+    exclude: list[str] = option(REQUIRED, "Corpora whose validation and test sentences are not read.")
     data_dir: str = option("data", "Folder of the prepared corpora.")
+    sentences: int = option(160_000, "Sentences to read, half of them plain text.")
+    hashed_rows: int = option(2048, "Rows that all others share.")
+    entry_dropout: float = option(0.0, "Probability that the row of a pair is left out.")
+    seed: int = option(1, "Seed of everything random.")
+
+
+@dataclass(kw_only=True)
+class LookupArguments(TableArguments):
+    """How large the table is and what it learns."""
+
+    corpus_weights: list[float] = option(REQUIRED, "Share of the batches of each corpus.")
     forms: str | None = option(None, "File of OpenCC: a character and the one it is read as, e.g. TSCharacters.txt.")
     teacher: str = option("similar", "Bi-encoder to distil from.")
-    sentences: int = option(160_000, "Sentences to distil, half of them plain text.")
     width: int = option(128, "Numbers of a row.")
     distilled_width: int = option(256, "Numbers of a row in distillation, projected on --width after it.")
     entries: int = option(60_000, "Characters and pairs with a row of their own, the most frequent ones.")
-    hashed_rows: int = option(2048, "Rows that all others share.")
     passes: float = option(2.0, "Passes over the sentences in distillation.")
     distillation_rate: float = option(2e-3, "Highest learning rate of distillation.")
     steps: int = option(6000, "Batches of CoSENT.")
     batch_size: int = option(128, "Pairs of a batch, which are of one corpus.")
     learning_rate: float = option(1e-3, "Highest learning rate of CoSENT.")
-    entry_dropout: float = option(0.0, "Probability that the row of a pair is left out.")
-    seed: int = option(1, "Seed of everything random.")
 
 
 def main(args: LookupArguments) -> None:
@@ -80,8 +86,14 @@ def main(args: LookupArguments) -> None:
     sentences = sentences_to_distil(args, rows)
     characters = vocabulary(sentences)
     tokenizer = character_tokenizer(characters)
-    table, trained = Table(args, tokenizer, sentences), time.time()
-    distil(table, sentences, args)
+    reader = Characters.of(tokenizer)
+    config = LookupConfig(len(tokenizer), args.distilled_width, args.entries, args.hashed_rows)
+    bytes_and_padding = [number for number in range(len(SPECIAL) + len(BYTES)) if number not in reader.ends]
+    table = Table(config, args, lambda texts: reader.encode(texts, 512)[:2], sentences, bytes_and_padding)
+    trained = time.time()
+    distil(table, sentences, load_bi_encoder(args.teacher), args)
+    if args.width < args.distilled_width:
+        table.project(table.read(sentences[:PROJECTED]), args.width)
     compare(table, rows, args)
     if args.forms is not None:  # after training: rows of both forms have been read by then
         tokenizer = character_tokenizer(characters, single_forms(args.forms))
@@ -101,7 +113,7 @@ def main(args: LookupArguments) -> None:
     logger.info("wrote %s; threshold and card: cosent merge --models %s --dtype int8 --corpus ...", output, output)
 
 
-def sentences_to_distil(args: LookupArguments, corpora: list) -> list[str]:
+def sentences_to_distil(args: TableArguments, corpora: list) -> list[str]:
     """Training sentences and as many lines of plain text, in random order; none of them is held out."""
     texts, draw = Texts(args.text, args.exclude, args.data_dir), random.Random(args.seed)
     trained = {text for rows in corpora for name in ("sentence1", "sentence2") for text in rows[name][:]}
@@ -137,35 +149,44 @@ def single_forms(file: str) -> dict[str, str]:
 
 
 class Table:
-    """A lookup in training: its rows as one sparse weight, and texts as the rows that they read."""
+    """A lookup in training: its rows as one sparse weight, and texts as the rows that they read.
 
-    def __init__(self, args: LookupArguments, tokenizer, sentences: list[str]):
-        self.characters, self.size = Characters.of(tokenizer), len(tokenizer)
-        self.args, self.random = args, np.random.default_rng(args.seed)
-        config = LookupConfig(self.size, args.distilled_width, args.entries, args.hashed_rows)
+    Args:
+        encode: gives the token ids of texts one after the other, and how many each has.
+        without_row: tokens that share hashed rows, whether they occur or not.
+    """
+
+    def __init__(
+        self,
+        config: LookupConfig,
+        args: TableArguments,
+        encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
+        sentences: list[str],
+        without_row: list[int],
+    ):
+        self.encode, self.size, self.dropout = encode, config.vocab_size, args.entry_dropout
+        self.random = np.random.default_rng(args.seed)
         with seeded(args.seed):
             self.model = LookupModel(config)
-        self.model.keys.copy_(torch.from_numpy(self.frequent_keys(sentences)))
-        logger.info("%s entries, %s of them pairs", f"{args.entries:,}", f"{(self.model.keys >= self.size).sum():,}")
+        keys = self.frequent_keys(sentences, config.entries, without_row)
+        self.model.keys.copy_(torch.from_numpy(keys))
+        logger.info("%s entries, %s of them pairs", f"{len(keys):,}", f"{(keys >= self.size).sum():,}")
 
     def tokens(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, the id before each (0 at the start), and lengths."""
-        ids, lengths, _ = self.characters.encode(texts, 512)
+        ids, lengths = self.encode(texts)
         before = np.concatenate([[0], ids[:-1]])
         before[np.cumsum(lengths) - lengths] = 0
         return ids, before, lengths
 
-    def frequent_keys(self, sentences: list[str]) -> np.ndarray:
-        """All characters that occur, bytes and special tokens aside, and the most frequent pairs; ascending."""
+    def frequent_keys(self, sentences: list[str], entries: int, without_row: list[int]) -> np.ndarray:
+        """All tokens that occur and may have a row, and the most frequent pairs; ascending."""
         ids, before, _ = self.tokens(sentences)
-        own = np.unique(ids)
-        own = own[
-            (own >= len(SPECIAL) + len(BYTES)) | (own == self.characters.ends[0]) | (own == self.characters.ends[1])
-        ]
+        own = np.setdiff1d(ids, without_row)
         pairs, counts = np.unique((before * self.size + ids)[before > 0], return_counts=True)
-        room = self.args.entries - len(own)
+        room = entries - len(own)
         if not 0 <= room <= len(pairs):
-            raise InputError(f"--entries {self.args.entries}: there are {len(own)} characters and {len(pairs)} pairs.")
+            raise InputError(f"--entries {entries}: there are {len(own)} characters and {len(pairs)} pairs.")
         return np.sort(np.concatenate([own, pairs[np.argsort(-counts, kind="stable")[:room]]])).astype(np.int32)
 
     @torch.no_grad()
@@ -181,7 +202,7 @@ class Table:
         offsets = np.cumsum(counts) - counts
         rows = rows[np.repeat(starts - offsets, counts) + np.arange(counts.sum())]
         kept = np.ones(len(rows), np.float32)
-        kept[1::2] = self.random.random(len(rows) // 2) >= self.args.entry_dropout
+        kept[1::2] = self.random.random(len(rows) // 2) >= self.dropout
         bags = [torch.from_numpy(array) for array in (rows.astype(np.int64), offsets)]
         options = {"mode": "sum", "sparse": True, "per_sample_weights": torch.from_numpy(kept)}
         return normalize(embedding_bag(bags[0], self.model.table.weight, bags[1], **options))
@@ -189,8 +210,7 @@ class Table:
     def project(self, read: tuple[np.ndarray, np.ndarray, np.ndarray], width: int) -> None:
         """Shortens the rows to so many principal directions of the vectors of these texts."""
         with torch.no_grad():
-            some = np.arange(min(PROJECTED, len(read[1])))
-            directions = principal_directions(self.vectors(read, some).numpy())[:, :width]
+            directions = principal_directions(self.vectors(read, np.arange(len(read[1]))).numpy())[:, :width]
             shorter = (self.model.table.weight @ torch.from_numpy(directions).float()).contiguous()
         self.model.table = nn.Embedding.from_pretrained(shorter, freeze=False)
         self.model.config.hidden_size = width
@@ -205,12 +225,11 @@ def rates(optimizer: torch.optim.Optimizer, steps: int) -> Iterator[int]:
         yield step
 
 
-def distil(table: Table, sentences: list[str], args: LookupArguments) -> None:
-    """Learns the cosines of a teacher within batches, and by a projection its vectors."""
-    teacher = load_bi_encoder(args.teacher)
+def distil(table: Table, sentences: list[str], teacher: SentenceEncoder, args: LookupArguments) -> Tensor:
+    """Learns the cosines of a teacher within batches, and by a projection, which it returns, its vectors."""
     targets, read = sentence_vectors(teacher, sentences), table.read(sentences)
     with seeded(args.seed):
-        projection = nn.Linear(args.distilled_width, teacher.embedding_dimension, bias=False)
+        projection = nn.Linear(table.model.config.hidden_size, teacher.embedding_dimension, bias=False)
     optimizer = torch.optim.SparseAdam(table.model.table.parameters(), args.distillation_rate)
     other = torch.optim.Adam(projection.parameters(), 1e-3)
     order = np.zeros(0, np.int64)
@@ -228,8 +247,7 @@ def distil(table: Table, sentences: list[str], args: LookupArguments) -> None:
         other.step()
         if step % 200 == 0:
             logger.info("distillation, step %d: loss %.4f", step, loss.item())
-    if args.width < args.distilled_width:
-        table.project(read, args.width)
+    return projection.weight.detach()
 
 
 def compare(table: Table, corpora: list, args: LookupArguments) -> None:

@@ -9,8 +9,9 @@ from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
+from cosent.models.lookup import MOST_TOKENS
 from cosent.record import read_record
-from lab import lookup
+from lab import beside, lookup
 from tests.conftest import SENTENCES
 from tests.support.launching import later_wins
 
@@ -65,3 +66,23 @@ def test_what_does_not_fit(make):
         make("--entries", 9)
     with pytest.raises(InputError, match="--corpus_weights .* 1 "):
         make("--corpus_weights", 1, 2)
+
+
+def test_a_table_beside_a_bert(tiny_bi, make_corpus, pairs, tmp_path):
+    """Fails if the pairs that occur most often have no row, held-out sentences count, or a vector changes."""
+    held = [("怎样才能还款", "天气好", 1.0)] * 4
+    corpus = make_corpus({"train": pairs, "validation": held, "test": held})
+    (tmp_path / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
+    words = ["--model_name_or_path", tiny_bi, "--text", tmp_path / "text.txt", "--corpus", corpus, "--exclude", corpus]
+    words += ["--entries", 60, "--output", tmp_path / "beside"]
+    beside.main(*parse([*map(str, words)], beside.BesideArguments))
+    made, bert = (SentenceEncoder.from_pretrained(str(folder)) for folder in (tmp_path / "beside", tiny_bi))
+    np.testing.assert_array_equal(made.encode([*SENTENCES, *LINES]), bert.encode([*SENTENCES, *LINES]))
+    keys = set(made.backbone.lookup.keys.tolist())
+
+    def key(pair: str) -> int:
+        first, second = bert.tokenizer(pair, add_special_tokens=False)["input_ids"]
+        return first * MOST_TOKENS + second
+
+    assert len(keys) == 60 and {key("北京"), key("天气")} < keys and key("样才") not in keys
+    assert read_record(tmp_path / "beside").recipe["entries"] == 60

@@ -29,7 +29,7 @@ class MergeArguments(OutputFolder, DataFolder, Device):
     )
     dtype: str = option(
         "float32",
-        "Type of the saved weights; float16 halves the folder, int8 quarters that of a lookup.",
+        "Type of the saved weights; float16 halves the folder, int8 quarters the rows of a lookup and halves the rest.",
         ("float32", "float16", "int8"),
     )
     truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
@@ -108,16 +108,18 @@ def merged(args: MergeArguments):
 
 
 def rounded_rows(model) -> dict:
-    """Rounds the rows of a lookup to int8, and returns the weights to save."""
-    from cosent.models.folder import submodule_state
+    """Rounds the rows of a lookup to int8, all else to float16, and returns the weights to save."""
     from cosent.models.lookup import LookupModel, int8_state
 
-    if not isinstance(model.backbone, LookupModel):
+    tables = [(name, module) for name, module in model.named_modules() if isinstance(module, LookupModel)]
+    if not tables:
         raise InputError(f"--dtype int8 is for lookups, not for a {model.backbone.config.model_type}. Take float16.")
-    state = model.state_dict()
-    backbone = int8_state(submodule_state(state, "backbone."))
-    model.backbone.table.weight.data = backbone["table.weight"] * backbone["scale"]
-    return state | {f"backbone.{name}": weight for name, weight in backbone.items()}
+    ((place, lookup),) = tables
+    rows = int8_state({name: weight.clone() for name, weight in lookup.state_dict().items()})
+    state = model.half().state_dict() | {f"{place}.{name}": weight for name, weight in rows.items()}
+    model.float()
+    lookup.table.weight.data = rows["table.weight"] * rows["scale"]
+    return state
 
 
 def shorten(model, args: MergeArguments, corpora: list) -> None:

@@ -13,14 +13,22 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
-from cosent.compute.packed_backbone import LOOKUP, packed_forward, packing_obstacle, warn_of_padding
+from cosent.compute.packed_backbone import packed_forward, packing_obstacle, warn_of_padding
 from cosent.data.manifest import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import TextModel
 from cosent.models.embedding import score_pairs
-from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, remove_modules, submodule_state
+from cosent.models.folder import (
+    BERT_LOOKUP,
+    LOOKUP,
+    add_server_keys,
+    is_cross_encoder,
+    refuse_adapter,
+    remove_modules,
+    submodule_state,
+)
 from cosent.models.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
 from cosent.models.loading import (
     check_architecture,
@@ -152,8 +160,8 @@ class CrossEncoder(TextModel):
             changes |= dropout_changes(path, dropout, head=True)
         if config.model_type == "xlnet":
             raise InputError(f"{path}: XLNet's classifier depends on padding. Use another cross-encoder.")
-        if config.model_type == LOOKUP:
-            raise InputError(f"{path} is a lookup, which reads each sentence by itself. Take --tower bi_encoder.")
+        if config.model_type in (LOOKUP, BERT_LOOKUP):
+            raise InputError(f"{path} has a lookup, which reads each sentence by itself. Take --tower bi_encoder.")
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
         has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)

@@ -2,6 +2,7 @@
 
 The vector of a token is the row of the token plus the row of the pair that ends there, that of a sentence their mean.
 An entry is found by binary search among sorted keys; characters and pairs without one share `hashed_rows` rows.
+`BertLookupModel` adds such a table, of its own tokens, to the output of a BERT.
 
 Registered with transformers when this module is imported, so that `AutoModel` and `SentenceEncoder` load its folders.
 """
@@ -18,7 +19,15 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, processors
 from torch import nn
 from torch.nn.functional import embedding_bag
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertConfig,
+    BertModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from cosent.errors import InputError
@@ -59,7 +68,29 @@ class LookupConfig(PreTrainedConfig):
         super().__init__(pad_token_id=pad_token_id, **settings)
 
 
-class LookupModel(PreTrainedModel):
+class Tabled(PreTrainedModel):
+    """A model that is, or has, a `LookupModel`."""
+
+    @classmethod
+    def from_pretrained(cls, path, *args, **options):
+        """As of transformers; refuses keys that a binary search would not find, and applies the scale of the rows."""
+        try:
+            loaded = super().from_pretrained(path, *args, **options)
+        except RuntimeError as error:  # sizes
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path}: the table has another size than config.json says ({reason[:300]}).") from error
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        (table,) = (module for module in model.modules() if isinstance(module, LookupModel))
+        wrong = torch.nonzero(table.keys[1:] <= table.keys[:-1])
+        if len(wrong):
+            raise InputError(f"{path}: the keys of a lookup must ascend, and key {int(wrong[0]) + 1} does not.")
+        with torch.no_grad():
+            table.table.weight.mul_(table.scale)
+            table.scale.fill_(1.0)
+        return loaded
+
+
+class LookupModel(Tabled):
     """Reads token ids, returns `last_hidden_state`: for every token its row plus that of the pair that ends there.
 
     Attributes:
@@ -84,23 +115,6 @@ class LookupModel(PreTrainedModel):
         self.register_buffer("scale", torch.ones(()))
         self.post_init()
 
-    @classmethod
-    def from_pretrained(cls, path, *args, **options):
-        """As of transformers; refuses keys that a binary search would not find."""
-        try:
-            loaded = super().from_pretrained(path, *args, **options)
-        except RuntimeError as error:  # sizes
-            reason = " ".join(str(error).split())
-            raise InputError(f"{path}: the table has another size than config.json says ({reason[:300]}).") from error
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        wrong = torch.nonzero(model.keys[1:] <= model.keys[:-1])
-        if len(wrong):
-            raise InputError(f"{path}: the keys of a lookup must ascend, and key {int(wrong[0]) + 1} does not.")
-        with torch.no_grad():
-            model.table.weight.mul_(model.scale)
-            model.scale.fill_(1.0)
-        return loaded
-
     def get_input_embeddings(self) -> nn.Module:
         return self.table
 
@@ -114,17 +128,20 @@ class LookupModel(PreTrainedModel):
         hashed = (keys.long() * 0x9E3779B1 >> 15) % self.config.hashed_rows + len(self.keys)
         if not len(self.keys):
             return hashed
-        place = torch.searchsorted(self.keys, keys).clamp_(max=len(self.keys) - 1)
+        place = place_of(self.keys, keys)
         return torch.where(self.keys[place] == keys, place, hashed)
+
+    def sums(self, ids: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """The row of each token plus that of the pair that ends there, of shape `(*ids.shape, hidden)`."""
+        vectors = self.table(self.rows(ids, before))  # (*ids.shape, 2, hidden)
+        if self.training and self.config.entry_dropout:
+            kept = torch.rand_like(vectors[..., 1, :1]) >= self.config.entry_dropout
+            return vectors[..., 0, :] + vectors[..., 1, :] * kept
+        return vectors.sum(dim=-2)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **ignored) -> Any:
         """Vectors of shape `(sentences, tokens, hidden)`; padding changes nothing on either side."""
-        before = torch.nn.functional.pad(input_ids[:, :-1], (1, 0), value=0)
-        vectors = self.table(self.rows(input_ids, before))  # (sentences, tokens, 2, hidden)
-        if self.training and self.config.entry_dropout:
-            kept = torch.rand_like(vectors[..., 1, :1]) >= self.config.entry_dropout
-            return BaseModelOutput(last_hidden_state=vectors[..., 0, :] + vectors[..., 1, :] * kept)
-        return BaseModelOutput(last_hidden_state=vectors.sum(dim=2))
+        return BaseModelOutput(last_hidden_state=self.sums(input_ids, tokens_before(input_ids)))
 
     def means(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
         """Mean pooling of sentences that lie one after the other in `ids`, without padding: `(sentences, hidden)`."""
@@ -137,8 +154,72 @@ class LookupModel(PreTrainedModel):
         return 2 * embedding_bag(self.rows(*tokens).flatten(), self.table.weight, offsets, mode="mean")
 
 
-AutoConfig.register("lookup", LookupConfig)
-AutoModel.register(LookupConfig, LookupModel)
+def place_of(ascending: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Where each key is, if it is there."""
+    last = len(ascending) - 1
+    if not torch.compiler.is_exporting():
+        return torch.searchsorted(ascending, keys).clamp_(max=last)
+    place = torch.zeros_like(keys, dtype=torch.int64)  # ONNX has no searchsorted
+    for bit in reversed(range(last.bit_length())):
+        probe = (place + 2**bit).clamp(max=last)
+        place = torch.where(ascending[probe] <= keys, probe, place)
+    return place
+
+
+def tokens_before(ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+    """The id before each token of a row; 0 at position 0, where a sentence starts, also one of several in a row."""
+    positions = torch.arange(ids.shape[1], device=ids.device) if position_ids is None else position_ids
+    return ids.roll(1, dims=1).masked_fill(positions == 0, 0)
+
+
+class BertLookupConfig(BertConfig):
+    """Sizes of a BERT and of the table beside it, whose settings are those of `LookupConfig`."""
+
+    model_type = "bert-lookup"
+
+    def __init__(self, entries: int = 0, hashed_rows: int = 1, entry_dropout: float = 0.0, **settings):
+        self.entries, self.hashed_rows, self.entry_dropout = entries, hashed_rows, entry_dropout
+        super().__init__(**settings)
+
+
+class BertLookupModel(Tabled, BertModel):
+    """A BERT; each of its output vectors plus the row of that token and the row of the pair that ends there.
+
+    Keys do not depend on the size of the vocabulary, so that tokens may be added to it.
+    """
+
+    config_class = BertLookupConfig
+
+    def __init__(self, config: BertLookupConfig, add_pooling_layer: bool = True):
+        super().__init__(config, add_pooling_layer)
+        sizes = {name: getattr(config, name) for name in ("hidden_size", "entries", "hashed_rows", "entry_dropout")}
+        if config.vocab_size > MOST_TOKENS:
+            raise InputError(f"A table reads at most {MOST_TOKENS} tokens, and this BERT has {config.vocab_size}.")
+        self.lookup = LookupModel(LookupConfig(**sizes))
+        self.post_init()
+
+    @classmethod
+    def beside(cls, bert: BertModel, keys: np.ndarray, hashed_rows: int, entry_dropout: float) -> "BertLookupModel":
+        """A BERT and rows of zeros, which change none of its vectors; `keys` ascend, see `LookupModel`."""
+        settings = {name: value for name, value in bert.config.to_dict().items() if name != "model_type"}
+        sizes = {"entries": len(keys), "hashed_rows": hashed_rows, "entry_dropout": entry_dropout}
+        model = cls(BertLookupConfig(**settings | sizes), add_pooling_layer=bert.pooler is not None)
+        model.load_state_dict(bert.state_dict(), strict=False)
+        model.lookup.keys.copy_(torch.from_numpy(keys))
+        torch.nn.init.zeros_(model.lookup.table.weight)
+        return model
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, **options) -> Any:
+        """As of BERT, plus the rows."""
+        output = super().forward(input_ids, position_ids=position_ids, **options)
+        rows = self.lookup.sums(input_ids, tokens_before(input_ids, position_ids))
+        output.last_hidden_state = output.last_hidden_state + rows
+        return output
+
+
+for config, model in ((LookupConfig, LookupModel), (BertLookupConfig, BertLookupModel)):
+    AutoConfig.register(config.model_type, config)
+    AutoModel.register(config, model)
 
 
 def int8_state(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -216,7 +297,9 @@ class Characters:
     tables: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
-        self.backend = tokenizer.backend_tokenizer
+        self.backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # the other keeps how it was called
+        self.backend.no_padding()
+        self.backend.no_truncation()
         self.ends = (tokenizer.cls_token_id, tokenizer.sep_token_id)
         self.start = np.full(CODE_POINTS, -1, np.int32)  # of the tokens of a character in `tokens`; -1: not asked yet
         self.count = np.zeros(CODE_POINTS, np.int64)
