@@ -71,7 +71,7 @@ def test_another_prompt_than_that_of_training(prompted, evaluate, job, made_up, 
     ):
         printed, _ = similarity(*words)
         expected = ours.similarity("怎么还款", "如何还款", **options)
-        assert float(printed.split()[0]) == pytest.approx(expected, abs=1.01e-4), words
+        assert float(printed.splitlines()[1].split()[0]) == pytest.approx(expected, abs=1.01e-4), words
     (tmp_path / "sentences.txt").write_text("怎么还款\n", encoding="utf-8")
     files = ["--text", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--prompt", "一"]
     assert json.loads(job("cosent.jobs.encode", "--model", folder, *files)[0])["prompt"] == "一"

@@ -166,6 +166,8 @@ def write_kept(output: str, index, rows: np.ndarray) -> None:
 
 def print_groups(index, groups: list[np.ndarray], as_json: bool) -> None:
     """Prints the groups of several sentences, largest first: their rows and sentences, or JSON of them."""
+    if groups and not as_json:
+        print("     row  sentence")
     for number, rows in enumerate(groups, start=1):
         if as_json:
             group = {"rows": rows.tolist(), "sentences": [index.sentences[row] for row in rows]}

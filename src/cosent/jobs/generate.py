@@ -50,6 +50,7 @@ def main(args: GenerateArguments) -> None:
             write(rows)
         print(json.dumps({"output": args.output, "texts": len(texts), "sentences": sum(map(len, similar_sentences))}))
         return
+    print(" cosine  sentence")
     for text, sentences in zip(texts, similar_sentences, strict=True):
         print(text if sentences else f"{text}: no sentence ended within --max_length; raise it, or --num_samples")
         for sentence, score in sentences:

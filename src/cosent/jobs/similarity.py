@@ -50,6 +50,7 @@ def main(args: SimilarityArguments) -> None:
     model = open_model(args)
     from tqdm.auto import tqdm
 
+    from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.decision import decision_rules
 
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
@@ -62,6 +63,8 @@ def main(args: SimilarityArguments) -> None:
     if rule is not None and args.base_rate is not None:
         rule, scored = with_base_rate(rule, args.base_rate, scored, columns)
     if table is None or args.output is None:
+        likely = "" if rule is None else "probability  verdict      "
+        print(f"{'cosine' if isinstance(model, SentenceEncoder) else 'score':>7}  {likely}{'  |  '.join(columns)}")
         for chunk, scores, same_tokens in scored:
             answered = zip(chunk, answers(scores, same_tokens, rule), strict=True)
             print(*(line(row | new, columns) for row, new in answered), sep="\n")
@@ -164,7 +167,7 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
 
 def line(row: dict, columns: tuple[str, ...]) -> str:
     """Score, with a rule probability and verdict, and the sentences."""
-    verdict = f"  {row['probability']:6.4f}  {row['verdict']:<11}" if "verdict" in row else ""
+    verdict = f"  {row['probability']:11.4f}  {row['verdict']:<11}" if "verdict" in row else ""
     note = f"  ({COLLISION})" if row["token_collision"] else ""
     return f"{row['score']:7.4f}{verdict}  {row[columns[0]]}  |  {row[columns[1]]}{note}"
 
