@@ -16,7 +16,8 @@ from cosent.seal import UNFINISHED, model_files, seal, sha256_of_file
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
 QUERIES_NAME = "queries.npz"
-BEFORE, OVERLAP = "before training", "character overlap"  # references of shortfalls
+BEFORE, OVERLAP, SHIPPED = "before training", "character overlap", "similar"  # references of shortfalls
+REFERENCES = {OVERLAP: "counting shared characters", SHIPPED: "the shipped model `similar` as it is"}
 SHORTFALL_METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
 OTHER_VERSION = "Remove it if another version of cosent wrote it, or copy it again."
 
@@ -110,7 +111,7 @@ class Shortfall:
     Args:
         metric: `spearman` or `recall_at_10`.
         value: the metric after training.
-        than: what the reference is: `BEFORE` or `OVERLAP`.
+        than: what the reference is: `BEFORE`, `OVERLAP` or `SHIPPED`.
         low, high: 95% interval; None where it is not known.
         paired: whether it is that of `value - reference` on the same rows. Records of earlier versions have that of
             `value`, which ignores that both were measured on the same rows.
@@ -136,22 +137,28 @@ class Shortfall:
     @property
     def kind(self) -> str:
         """What all shortfalls of this kind have in common, in words."""
-        if self.than == OVERLAP:
-            unclear = self.paired and not self.clear
-            return f"{'Not clearly' if unclear else 'No'} better than counting shared characters"
+        if self.than != BEFORE:
+            unclear, what = self.paired and not self.clear, REFERENCES[self.than]
+            return f"{'Not clearly' if unclear else 'No'} better than {what}{self.tiny}"
         if not self.clear and self.paired:
             return "No clear gain or loss (change x100 on the same rows)"
         if not self.clear:
             return "No clear gain or loss, the value before training lies within the 95% interval"
-        return f"{'Ranks worse' if self.metric == 'spearman' else 'Finds less'} than before training"
+        return f"{'Ranks worse' if self.metric == 'spearman' else 'Finds less'} than before training{self.tiny}"
+
+    @property
+    def tiny(self) -> str:
+        """A reservation, where the split is too small for an interval."""
+        return ", on too few pairs to tell" if self.paired and self.low is None else ""
 
     def __str__(self) -> str:
         interval = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
         if self.paired and self.low is not None and self.high is not None:
             interval = f", {in_points(self.value - self.reference, self.low, self.high)}"
         values = f"{self.reference:.4f} -> {self.value:.4f}{interval}"
-        if self.than == OVERLAP:
-            values = f"{self.value:.4f}, overlap {self.reference:.4f}{interval if self.paired else ''}"
+        if self.than != BEFORE:
+            than = self.than.removeprefix("character ")
+            values = f"{self.value:.4f}, {than} {self.reference:.4f}{interval if self.paired else ''}"
         return f"{SHORTFALL_METRICS[self.metric]} on {self.corpus} {self.split} {values}"
 
 
@@ -197,8 +204,9 @@ class RunRecord:
         cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
-        changes: Spearman and Recall@10 after training minus before, and `overlap`, Spearman minus that of character
-            overlap, each with its paired 95% interval.
+        floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`.
+        changes: Spearman and Recall@10 after training minus before, and `overlap` and `similar`, Spearman minus that
+            floor, each with its paired 95% interval.
         shortfalls: where the run was in vain.
         tiny: warnings of splits that are too small to judge a model by.
     """
@@ -222,6 +230,7 @@ class RunRecord:
     pretraining: PretrainingRecord | None = None
     proof: Proof | None = None
     leaks: dict[str, int] = field(default_factory=dict)
+    floors: Metrics = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
     shortfalls: list[Shortfall] = field(default_factory=list)
     tiny: list[str] = field(default_factory=list)
@@ -266,6 +275,12 @@ def read_record(folder: str | Path) -> RunRecord | None:
         return None
     with reading(file, advice=OTHER_VERSION):
         return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
+
+
+def trained_on_pairs(model: str) -> bool:
+    """Whether the model of a folder was trained on pairs by a run of ours, which a run of pretraining is not."""
+    record = read_record(model) if model else None
+    return record is not None and record.pretraining is None
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:

@@ -14,8 +14,10 @@ from transformers import Trainer, TrainingArguments
 from cosent.cli import ELSEWHERE, Parser
 from cosent.compute.devices import choose_device
 from cosent.compute.onednn import has_bfloat16
+from cosent.encoders import local
 from cosent.errors import InputError
 from cosent.jobs.distill import StudentTrainingArguments
+from cosent.record import trained_on_pairs
 from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments
 from cosent.training.sharding import check_strategy, layer_classes
 from lab.pretrain import PretrainingArguments
@@ -109,11 +111,14 @@ def test_the_default_learning_rate_is_that_of_the_encoder(tmp_path, caplog):
     """Fails if a small encoder is trained at the rate of BERT-base where no recipe names one, or --max_steps needs
     epochs."""
     caplog.set_level("INFO")
-    for width, lora, rate in ((32, False, 5e-4), (32, True, 2e-3), (768, False, 2e-5), (768, True, 2e-4)):
+    wide = ((768, False, False, 2e-5), (768, True, False, 2e-4), (768, False, True, 2e-5))
+    for width, lora, tuned, rate in ((32, False, False, 5e-4), (32, False, True, 1e-4), (32, True, True, 2e-3), *wide):
         args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-        args.choose_learning_rate(width, lora)
+        args.choose_learning_rate(width, lora, tuned)
         assert args.learning_rate == rate and f"--learning_rate {rate:g}" in caplog.text
     PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
+    starts = ("similar", "similar-lookup", "similar-writer", "mini", "mini-roformer", "")
+    assert [trained_on_pairs(str(local(start)) if start else "") for start in starts] == [True] * 3 + [False] * 3
 
 
 def test_the_device_is_one_that_the_job_can_use(monkeypatch):

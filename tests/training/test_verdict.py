@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from cosent import load_model
 from cosent.comparing.document import plain
 from cosent.data.manifest import COLUMNS
 from cosent.evaluation.significance import resampled_spearman, spearman
@@ -19,12 +20,12 @@ NAN = float("nan")
 
 
 def shortfalls_of(before: dict, after: dict, floor: dict, changes: dict | None = None) -> list[Shortfall]:
-    """Shortfalls on the test split of a corpus, from its metrics by name."""
+    """Shortfalls on the test split of a corpus, from its metrics by name, and the floors."""
     run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1)
-    run.before, run.after, run.changes, lowest = (
+    run.before, run.after, run.changes, run.floors = (
         {"made_up": {"test": one}} if one else {} for one in (before, after, changes, floor)
     )
-    return shortfalls(run, lowest)
+    return shortfalls(run)
 
 
 def test_the_floor_is_what_an_audit_reports():
@@ -50,8 +51,12 @@ def test_the_floor_is_what_an_audit_reports():
 )
 def test_what_counts_as_no_better(before, after, floor, than):
     """Fails if a run that helped is called vain, or one that did not is praised."""
-    found = shortfalls_of(*({"spearman": value} for value in (before, after, floor)))
+    found = shortfalls_of({"spearman": before}, {"spearman": after}, {"overlap": floor})
     assert [one.than for one in found] == than
+    assert all("too few pairs to tell" in one.kind for one in found if one.clear), "no interval"
+    found = shortfalls_of({"spearman": NAN}, {"spearman": after}, {"similar": floor})
+    assert [one.than for one in found] == (["similar"] if "character overlap" in than else [])
+    assert all("as it is" in one.kind and "similar 0.4000" in str(one) for one in found)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +84,7 @@ def test_harm_is_told_from_noise(metric, before, after, interval, words):
 def test_overlap_is_compared_on_the_same_pairs(interval, words):
     """Fails if a model is praised that is above counting characters by chance alone."""
     changes = {"spearman": (0.3, 0.2, 0.4), "overlap": (0.02, *interval)}
-    lines = in_words(shortfalls_of({"spearman": 0.2}, {"spearman": 0.5}, {"spearman": 0.48}, changes))
+    lines = in_words(shortfalls_of({"spearman": 0.2}, {"spearman": 0.5}, {"overlap": 0.48}, changes))
     assert len(lines) == (words is not None) and (words is None or re.match(words, lines[0]))
 
 
@@ -92,11 +97,12 @@ def test_a_small_gain_on_the_same_pairs_is_a_gain():
     moments = [Evaluation(scores={"made_up": {"test": {"labels": labels, "scores": s}}}) for s in (before, after)]
     for one, value in zip(moments, (0.0, 1.0), strict=True):
         one.queries = {"made_up": {"test": ("task", {"recall_at_10": np.r_[[value] * 20, [1.0] * 80]})}}
-    floor = {"made_up": {"test": {"labels": labels, "scores": rng.normal(size=300), "groups": np.arange(300)}}}
+    floor = {"made_up": {"test": {"labels": labels, "overlap": before, "similar": after, "groups": np.arange(300)}}}
     found = paired_changes(*moments, floor)["made_up"]["test"]
     values = [spearman(scores, labels) for scores in (before, after)]
     gain, low, high = found["spearman"]
     assert gain == pytest.approx(values[1] - values[0]) and 0 < low < gain < high
+    assert found["overlap"] == found["spearman"] and found["similar"] == (0, 0, 0), "each against its own scores"
     assert values[1] - gain > np.percentile(resampled_spearman(after, labels), 2.5), "the unpaired interval would do"
     error = np.std(np.r_[[1.0] * 20, [0.0] * 80]) / 10  # of the mean of 100 differences
     assert found["recall_at_10"] == pytest.approx((0.2, 0.2 - 1.98 * error, 0.2 + 1.98 * error), abs=0.01)
@@ -121,11 +127,15 @@ def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     assert str(kept.shortfalls[0]) in printed
     assert plain(str(kept.shortfalls[0])) in (folder / "README.md").read_text(encoding="utf-8")
     header, line = printed.splitlines()[:2]
-    assert header.split()[:6] == ["Spearman", "before", "after", "floor", "at", "most"]
+    assert header.split()[:6] == ["Spearman", "before", "after", "overlap", "similar", "at"]
     labels = np.array([label for *_, label in opposed])
-    floor = overlap_spearman(*(list(column) for column in list(zip(*opposed, strict=True))[:2]), labels)
-    shown = [kept.before["made_up"]["validation"]["spearman"], kept.after["made_up"]["validation"]["spearman"], floor]
-    assert [float(word) for word in line.split()[2:5]] == pytest.approx(shown, abs=1e-4)
+    first, second = (list(column) for column in list(zip(*opposed, strict=True))[:2])
+    shown = [kept.before["made_up"]["validation"]["spearman"], kept.after["made_up"]["validation"]["spearman"]]
+    shown.append(overlap_spearman(first, second, labels))
+    shown.append(spearman(load_model("similar").similarity(first, second), labels))
+    assert [float(word) for word in line.split()[2:6]] == pytest.approx(shown, abs=1e-3)
+    assert list(kept.floors["made_up"]["validation"].values()) == pytest.approx(shown[2:], abs=1e-3)
+    assert "| x100 | Spearman before | of `overlap` | of `similar` |" in (folder / "README.md").read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 # Default learning rates, those of the recipes.
 SMALL = 384  # width of an encoder up to which it is a small one
 SMALL_RATE, BASE_RATE = 5e-4, 2e-5
+TUNED_RATE = 1e-4  # of a small encoder that was trained on pairs, as `similar`: at 5e-4 it forgets
 SMALL_LORA_RATE, BASE_LORA_RATE = 2e-3, 2e-4
 
 # Set here or by transformers, whatever is given.
@@ -265,8 +266,8 @@ class PairTrainingArguments(RunArguments):
     )
     learning_rate: float | None = option(
         None,
-        f"Highest learning rate; default: {SMALL_RATE:g} for encoders up to {SMALL} wide, else {BASE_RATE:g}; with "
-        f"--use_peft {SMALL_LORA_RATE:g} and {BASE_LORA_RATE:g}.",
+        f"Highest learning rate; default: {SMALL_RATE:g} for encoders up to {SMALL} wide, {TUNED_RATE:g} if cosent has "
+        f"trained them on pairs, else {BASE_RATE:g}; with --use_peft {SMALL_LORA_RATE:g} and {BASE_LORA_RATE:g}.",
     )
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
@@ -321,13 +322,14 @@ class PairTrainingArguments(RunArguments):
         self.ddp_broadcast_buffers = bool(self.ddp_broadcast_buffers)
         super().__post_init__()
 
-    def choose_learning_rate(self, width: int, lora: bool = False) -> None:
-        """Sets the learning rate of the recipes for encoders of this width, if none was given."""
+    def choose_learning_rate(self, width: int, lora: bool = False, tuned: bool = False) -> None:
+        """Sets the learning rate for encoders of this width, `tuned` on pairs or not, if none was given."""
         if self.learning_rate is None:
-            rates = (SMALL_LORA_RATE, BASE_LORA_RATE) if lora else (SMALL_RATE, BASE_RATE)
+            small = TUNED_RATE if tuned else SMALL_RATE
+            rates = (SMALL_LORA_RATE, BASE_LORA_RATE) if lora else (small, BASE_RATE)
             self.learning_rate = rates[width > SMALL]
-            adapted = " with LoRA" if lora else ""
-            logger.info("--learning_rate %g: the default for an encoder %d wide%s", self.learning_rate, width, adapted)
+            why = " with LoRA" if lora else " that was trained on pairs" if tuned else ""
+            logger.info("--learning_rate %g: the default for an encoder %d wide%s", self.learning_rate, width, why)
 
 
 @dataclass

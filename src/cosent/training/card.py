@@ -85,6 +85,7 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
         corpora=[Path(name).name for name in corpora],
         weights=[weight / sum(weights) for weight in weights],
         shown=shown,
+        floors=floors_of(record),
         measured=result_rows(record, shown),
         losses=as_list(recipe["loss"]),
         methods=methods(recipe),
@@ -144,6 +145,11 @@ def manifests(record: RunRecord) -> dict[str, Manifest]:
     }
 
 
+def floors_of(record: RunRecord) -> list[str]:
+    """Names of the floors of a run that the card shows."""
+    return list(dict.fromkeys(key for splits in record.floors.values() for one in splits.values() for key in one))
+
+
 def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
     """Cells of the table of results, x100, by corpus and split; test metrics with their interval."""
     rows = []
@@ -152,6 +158,8 @@ def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
             before = record.before.get(corpus, {}).get(split, {})
             intervals = record.intervals.get(corpus, {}).get(split, {}) if split == "test" else {}
             cells = [plain(f"{corpus} {split}"), f"{100 * before['spearman']:.2f}" if "spearman" in before else ""]
+            lowest = record.floors.get(corpus, {}).get(split, {})
+            cells += [f"{100 * lowest[key]:.2f}" if key in lowest else "" for key in floors_of(record)]
             for metric in shown:
                 cell = f"{100 * metrics[metric]:.2f}" if metric in metrics else ""
                 if metric in intervals:

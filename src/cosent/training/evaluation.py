@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from cosent.data.corpus import Corpus
 from cosent.data.groups import pair_groups
@@ -21,11 +22,14 @@ from cosent.evaluation.significance import (
     spearman,
 )
 from cosent.evaluation.similarity import overlaps
+from cosent.models.auto import load_bi_encoder
+from cosent.models.cache import teacher_vectors
 from cosent.record import (
     BEFORE,
     OVERLAP,
     QUERIES_NAME,
     SCORES_NAME,
+    SHIPPED,
     Changes,
     Intervals,
     Metrics,
@@ -160,19 +164,21 @@ def save_evaluations(folder: str | Path, before: Evaluation, after: Evaluation) 
         save_queries(Path(folder, QUERIES_NAME), queries)
 
 
-def final_table(record: RunRecord, rules: dict[str, DecisionRule], floor: Metrics) -> list[str]:
-    """Lines of the metrics before and after training, the floor and the ceiling of Spearman, and the verdict."""
-    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{'floor':>8}{'at most':>9}  {'change x100 [95%]':<22}"
-    lines = [f"{head} (floor: characters in common, no model; at most: given ties of labels)"]
+def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
+    """Lines of the metrics before and after training, the floors and the ceiling of Spearman, and the verdict."""
+    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{'overlap':>9}{'similar':>9}{'at most':>9}"
+    note = "(overlap: characters in common; similar: the shipped model; at most: given ties of labels)"
+    lines = [f"{head}  {'change x100 [95%]':<22} {note}"]
     retrieval, calibrated = [], []
     for name, splits in record.after.items():
         rule = rules.get(name)
         for split, values in splits.items():
             title, before = f"{name + ' ' + split:<24}", record.before[name][split]
-            lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
+            lowest = record.floors.get(name, {}).get(split, {})
+            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in ("overlap", "similar"))
             most = values.get("spearman_at_most", 1.0)
             change = record.changes.get(name, {}).get(split, {}).get("spearman")
-            line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{lowest:8.4f}"
+            line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{floor}"
             line += f"{f'{most:.4f}' if most < 1 else '':>9}  {in_points(*change) if change else '':<22}"
             if "auc" in values:
                 line += f" AUC {values['auc']:.4f}"
@@ -201,15 +207,20 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule], floor: Metric
     return lines + calibrated + retrieval + in_words(record.shortfalls) + record.tiny
 
 
-def overlap_scores(corpora: Iterable[Corpus]) -> Scores:
-    """Labels, plain character overlap as `scores`, and `groups` of the pairs of all held-out splits."""
+def floor_scores(corpora: Iterable[Corpus], shipped: Scores) -> Scores:
+    """Labels, `groups` of the pairs, and scores of the floors, `overlap` and `similar`, of all held-out splits.
+
+    Args:
+        shipped: result of `shipped_scores`.
+    """
     return {
         corpus.manifest.name: {
             split: {
                 "labels": corpus.labels(split),
-                "scores": overlaps(rows["sentence1"][:], rows["sentence2"][:]),
+                "overlap": overlaps(rows["sentence1"][:], rows["sentence2"][:]),
                 "groups": pair_groups(rows),
             }
+            | shipped.get(corpus.manifest.name, {}).get(split, {})
             for split, rows in corpus.splits.items()
             if split != "train"
         }
@@ -217,47 +228,70 @@ def overlap_scores(corpora: Iterable[Corpus]) -> Scores:
     }
 
 
-def floors(overlap: Scores) -> Metrics:
-    """Spearman of plain character overlap, by corpus and held-out split; NaN in a split of a single label."""
+def shipped_scores(corpora: Iterable[Corpus], start: str, device: torch.device) -> Scores:
+    """Cosines of the shipped model `similar`, as `similar`, by corpus and held-out split, through the cache on disk.
+
+    Empty for a run that starts from it, whose metrics before training they are. All processes must call it.
+    """
+    if start == SHIPPED:
+        return {}
+    model = load_bi_encoder(SHIPPED).to(device).eval()
+    found: Scores = {}
+    for corpus in corpora:
+        for split, rows in corpus.splits.items():
+            if split != "train":
+                vectors, places = teacher_vectors(model, rows["sentence1"][:], rows["sentence2"][:])
+                scores = np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
+                found.setdefault(corpus.manifest.name, {})[split] = {SHIPPED: scores}
+    return found
+
+
+def floors(scores: Scores) -> Metrics:
+    """Spearman of `overlap` and `similar`, by corpus and held-out split; NaN in a split of a single label."""
     return {
-        corpus: {split: {"spearman": spearman(one["scores"], one["labels"])} for split, one in splits.items()}
-        for corpus, splits in overlap.items()
+        corpus: {
+            split: {name: spearman(one[name], one["labels"]) for name in ("overlap", "similar") if name in one}
+            for split, one in splits.items()
+        }
+        for corpus, splits in scores.items()
     }
 
 
-def tiny_splits(overlap: Scores) -> list[str]:
+def tiny_splits(floor: Scores) -> list[str]:
     """A warning for each held-out split that is too small to judge a model by."""
-    named = [(f"{corpus} {split}", one) for corpus, splits in overlap.items() for split, one in splits.items()]
+    named = [(f"{corpus} {split}", one) for corpus, splits in floor.items() for split, one in splits.items()]
     return [warning for where, one in named if (warning := too_few(one["labels"], where))]
 
 
-def paired_changes(before: Evaluation, after: Evaluation, overlap: Scores) -> Changes:
+def paired_changes(before: Evaluation, after: Evaluation, floor: Scores) -> Changes:
     """Differences on the same rows with their intervals, see `RunRecord.changes`.
 
     Pairs that share a sentence are drawn together. Tiny splits have no intervals.
     """
     found: Changes = {}
-    for name, splits in overlap.items():
-        for split, floor in splits.items():
-            labels, pairs = floor["labels"], [one.scores[name][split]["scores"] for one in (after, before)]
+    for name, splits in floor.items():
+        for split, one in splits.items():
+            labels = one["labels"]
+            scored = {"after": after.scores[name][split]["scores"], "spearman": before.scores[name][split]["scores"]}
+            scored |= {key: one[key] for key in ("overlap", "similar") if key in one}
             gaps: dict[str, tuple[float, np.ndarray, float]] = {}
             if can_rank(labels) and not too_few(labels, split):
-                methods = np.stack([*pairs, floor["scores"]])
-                drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=floor["groups"])
-                values, groups = [spearman(row, labels) for row in methods], independent(floor["groups"])
-                for than, metric in ((1, "spearman"), (2, "overlap")):
+                methods = np.stack(list(scored.values()))
+                drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=one["groups"])
+                values, groups = [spearman(row, labels) for row in methods], independent(one["groups"])
+                for than, metric in list(enumerate(scored))[1:]:
                     gaps[metric] = values[0] - values[than], drawn[:, 0] - drawn[:, than], groups
             if split in after.queries.get(name, {}):
-                queries = np.stack([one.queries[name][split][1]["recall_at_10"] for one in (after, before)])
+                queries = np.stack([moment.queries[name][split][1]["recall_at_10"] for moment in (after, before)])
                 drawn = resampled_means(queries, RUN_RESAMPLES)
                 gaps["recall_at_10"] = float(np.subtract(*queries).mean()), drawn[:, 0] - drawn[:, 1], queries.shape[1]
             known = {metric: paired_interval(*gap) for metric, gap in gaps.items()}
-            found.setdefault(name, {})[split] = {metric: one for metric, one in known.items() if one is not None}
+            found.setdefault(name, {})[split] = {metric: gap for metric, gap in known.items() if gap is not None}
     return found
 
 
-def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
-    """Where Spearman is not clearly above its beginning or the floor, and where Recall@10 has fallen.
+def shortfalls(record: RunRecord) -> list[Shortfall]:
+    """Where Spearman is not clearly above its beginning or a floor, and where Recall@10 has fallen.
 
     Without an interval of the difference, where it is not above them at all.
     """
@@ -265,10 +299,11 @@ def shortfalls(record: RunRecord, floor: Metrics) -> list[Shortfall]:
     for name, splits in record.after.items():
         for split, after in splits.items():
             before, known = record.before[name][split], record.changes.get(name, {}).get(split, {})
-            lowest = floor.get(name, {}).get(split, {}).get("spearman", math.nan)
+            lowest = record.floors.get(name, {}).get(split, {})
             for metric, than, reference, key in (
                 ("spearman", BEFORE, before["spearman"], "spearman"),
-                ("spearman", OVERLAP, lowest, "overlap"),
+                ("spearman", OVERLAP, lowest.get("overlap", math.nan), "overlap"),
+                ("spearman", SHIPPED, lowest.get("similar", math.nan), "similar"),
                 ("recall_at_10", BEFORE, before.get("recall_at_10", math.nan), "recall_at_10"),
             ):
                 value, (low, high) = after.get(metric, math.nan), known[key][1:] if key in known else (None, None)

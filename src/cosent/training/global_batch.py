@@ -27,7 +27,9 @@ from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.rules import DecisionRule
 from cosent.evaluation.scoring import evaluate_scores
 from cosent.models.bi_encoder import TextModel
+from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
+from cosent.record import trained_on_pairs
 from cosent.search.neighbours import found_by_vectors
 from cosent.training.caching import CachedParts, sizes
 from cosent.training.callbacks import use_log_lines
@@ -119,7 +121,9 @@ class GlobalBatchTrainer(ResumableTrainer):
         **kwargs,
     ):
         self.args = args  # `tokenise` reads it before Trainer has set it
-        args.choose_learning_rate(self.encoder.backbone.config.hidden_size, adapter is not None)
+        config, start = self.encoder.backbone.config, self.encoder.backbone.config.name_or_path
+        same = trained_on_pairs(start) and is_cross_encoder(start) == (tower_of(self.encoder) == "cross_encoder")
+        args.choose_learning_rate(config.hidden_size, adapter is not None, tuned=same)
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             self.held_out = {n: self.tokenise(rows, f"{n} validation", n) for n, rows in held_out.items()}
         kwargs |= {

@@ -34,11 +34,12 @@ from cosent.training.evaluation import (
     Evaluation,
     evaluate_splits,
     final_table,
+    floor_scores,
     floors,
     held_out_sets,
-    overlap_scores,
     paired_changes,
     save_evaluations,
+    shipped_scores,
     shortfalls,
     tiny_splits,
 )
@@ -99,6 +100,7 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
+    shipped = shipped_scores(evaluated, str(asked["model_name_or_path"]), trainer.encoder.device)
     with final_folder(args) as folder:
         trainer.save_model(str(folder), _internal_call=True)
         proven = proof.check(folder)
@@ -124,18 +126,18 @@ def run_training(
             leaks=leaks(training, evaluated),
             **facts,
         )
-        overlap = overlap_scores(evaluated)
-        floor, record.tiny = floors(overlap), tiny_splits(overlap)
-        record.changes = paired_changes(before, after, overlap)
-        record.shortfalls = shortfalls(record, floor)
-        for name, splits in overlap.items():
+        floor = floor_scores(evaluated, shipped)
+        record.floors, record.tiny = floors(floor), tiny_splits(floor)
+        record.changes = paired_changes(before, after, floor)
+        record.shortfalls = shortfalls(record)
+        for name, splits in floor.items():
             if "test" in splits:
                 before.scores[name]["test"]["groups"] = splits["test"]["groups"]
         save_evaluations(folder, before, after)
         write_rules(folder, search_rules(folder, after, corpora.training, trainer.encoder))
         document(folder, args, record)
     publish(trainer)
-    print(*final_table(record, after.rules, floor), record.footprint, sep="\n")
+    print(*final_table(record, after.rules), record.footprint, sep="\n")
     print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
     print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
 
