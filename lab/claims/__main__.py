@@ -1,11 +1,12 @@
-"""Verdicts on the claims of the sources: lab/results/claims.json from lab/claims/claims.yaml and results of studies.
+"""Verdicts on the claims of the sources: lab/results/claims.json and lab/claims.csv, from lab/claims/claims.yaml.
 
 python -m lab.claims        then python -m lab.tables writes lab/claims.md
 
 A claim says that a difference of two rows is positive (`above`) or smaller than a point (`equal`). Its p-value is that
 of Student's t over test rows and seeds. The primary family is judged by Holm's procedure (any wrong verdict has a
 probability below 5%), the others by Benjamini and Hochberg's (an expected 5% of the verdicts are wrong). Fewer than
-three seeds decide nothing, and what one model shows has no p-value.
+three seeds decide nothing, and what one model shows has no p-value. A share of a score has a second verdict, as
+`gain`, on the same share of what training gains.
 
 Sources: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure; Benjamini and Hochberg 1995, Controlling
 the False Discovery Rate.
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from scipy.stats import false_discovery_control
+from scipy.stats import binomtest, false_discovery_control
 
 from cosent.atomic import write_atomically
 from cosent.errors import InputError, messages_for_users
@@ -25,6 +26,8 @@ from cosent.evaluation.significance import LEVEL, Difference
 from lab import RESULTS
 from lab.claims.facts import FACTS
 from lab.claims.measures import QUANTITIES, Claim, mean_of, of_fusion, of_result, of_studies, study_of
+from lab.claims.table import write_csv
+from lab.tables.figures import QUERY, figure
 
 CLAIMS = Path(__file__).with_name("claims.yaml")
 PRIMARY_LEVEL = 0.04  # of Holm: then the simulated error rate of ten seeds is below 5%, see lab.claims.error_rate
@@ -39,7 +42,9 @@ OPTIONAL = {
     *("figure", "differs", "note"),
 }
 AGREES, DISAGREES, WITHIN, OPEN = "agrees", "disagrees", "within a point", "unresolved at this size"
+TEXTS = {"note", "answered", "needs", "absent"}  # with figures as queries, see lab.tables.figures
 SEEDS = 3
+SIGN_SEEDS = 10  # with fewer, all seeds on one side decide nothing in a family
 POINT = 1.0  # of Spearman x100, below which a difference counts as none
 
 
@@ -65,7 +70,7 @@ def claims_of(claims: list[Claim], results: Path) -> list[Claim]:
     """Claims with difference, interval, setting and verdict."""
     rows = []
     for claim in claims:
-        row = dict(claim)
+        row = claim | {key: QUERY.sub(lambda query: figure(query[1]), claim[key]) for key in TEXTS & claim.keys()}
         if "fact" in claim:
             row["ours"], row["verdict"] = FACTS[claim["fact"]]()
         elif "result" in claim:
@@ -90,6 +95,7 @@ def claims_of(claims: list[Claim], results: Path) -> list[Claim]:
 
 def add_verdicts(rows: list[Claim]) -> None:
     """Adds a verdict to every measured row."""
+    rows = [*rows, *(row["gain"] for row in rows if "gain" in row)]
     measured = [row for row in rows if "mean" in row and "verdict" not in row]
     tested = [row for row in measured if row["seeds"] >= SEEDS and "error" in row and "one_model" not in row]
     for procedure, primary in ((holm, True), (benjamini_hochberg, False)):
@@ -101,8 +107,8 @@ def add_verdicts(rows: list[Claim]) -> None:
             row["verdict"] = verdict(row, decided, level / len(family))
     for row in measured:
         if "one_model" in row:
-            clear = row["low"] > 0 or row["high"] < 0
-            row["verdict"] = (AGREES if row["mean"] > 0 else DISAGREES) if clear else OPEN
+            clear, small = row["low"] > 0 or row["high"] < 0, row["low"] > -POINT and row["high"] < POINT
+            row["verdict"] = WITHIN if small else (AGREES if row["mean"] > 0 else DISAGREES) if clear else OPEN
         row.setdefault("verdict", OPEN)
 
 
@@ -131,27 +137,46 @@ def difference_of(row: Claim) -> Difference:
 
 
 def p_value(row: Claim) -> float:
-    """Two-sided p-value of no difference, or of a difference of a point where less is claimed or more measured."""
+    """Two-sided p-value of no difference, or of a difference of a point where less is claimed or more measured.
+
+    With ten seeds, twice the smaller of those of Student's t and of the sign test, which one seed that collapses cannot
+    make uncertain.
+    """
     found = difference_of(row)
-    if row["expected"] == "above":
-        return 1.0 if row.get("divided") else found.p_value()
-    return p_within(found, POINT) if abs(found.mean) < POINT else max(found.p_value(POINT), found.p_value(-POINT))
+    if row["expected"] == "equal" and abs(found.mean) < POINT:
+        return p_within(found, POINT)
+    if row.get("divided"):
+        return 1.0
+    bounds = (0.0,) if row["expected"] == "above" else (-POINT, POINT)
+    p = max(found.p_value(bound) for bound in bounds)
+    if len(row.get("gaps", ())) < SIGN_SEEDS:
+        return p
+    row["p_of_sign"] = max(p_of_sign(row["gaps"], bound) for bound in bounds)
+    return min(1.0, 2 * p, 2 * row["p_of_sign"])
+
+
+def p_of_sign(gaps: Sequence[float], bound: float) -> float:
+    """Two-sided p-value of as many seeds on one side of the bound, if both sides were as likely."""
+    return float(binomtest(sum(gap > bound for gap in gaps), len(gaps)).pvalue)
 
 
 def verdict(row: Claim, decided: bool, level: float) -> str:
     """The verdict in words; an undecided difference may still be shown to be small, at the `level` of a single test."""
     found = difference_of(row)
+    points = row.get("quantity") != "epochs_to_90" and not row.keys() & {"share", "times", "beyond"}
+    if points and row["expected"] == "above" and p_within(found, POINT) <= level:
+        return WITHIN
     if decided:
         claimed = found.mean > 0 if row["expected"] == "above" else abs(found.mean) < POINT
         return AGREES if claimed else DISAGREES
-    points = row.get("quantity") not in ("epochs_to_90",) and "share" not in row and "beyond" not in row
-    return WITHIN if points and row["expected"] == "above" and p_within(found, POINT) <= level else OPEN
+    return OPEN
 
 
 def main() -> None:
     rows = claims_of(read_claims(), RESULTS)
     text = json.dumps({"kind": "claims", "rows": rows}, ensure_ascii=False, indent=1)
     write_atomically(RESULTS / "claims.json", text + "\n")
+    write_csv(rows, RESULTS.parent / "claims.csv")
 
 
 if __name__ == "__main__":

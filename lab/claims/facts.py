@@ -1,10 +1,13 @@
 """Claims that no difference of two rows decides: counts, extremes and single models. Each is a figure and a verdict."""
 
 import json
+import statistics
 from collections.abc import Iterator
+from math import comb
+from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest, fisher_exact
+from scipy.stats import binomtest, t
 
 from cosent.comparing.results import Result
 from cosent.evaluation.significance import LEVEL, ranks
@@ -14,32 +17,116 @@ from lab.tables.rows import CORPORA, read_test_rows
 
 Fact = tuple[str, str]  # figure, verdict
 NAMES = {"sbert": "Sentence-BERT", "cosent": "CoSENT"}
-OPEN = "unresolved at this size"
+AGREES, DISAGREES, OPEN = "agrees", "disagrees", "unresolved at this size"
 HEAD = ["u", "v", "|u-v|"]
+LABELLED = tuple(name for name in CORPORA if name != "pawsx")  # corpora with a training split
+
+
+def kept(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def rows_of(name: str) -> dict[str, list[Result]]:
+    """Runs of a study by row; none before it has been run."""
+    study = study_of(name)
+    return study.rows if study else {}
+
+
+def results_of(name: str) -> list[Result]:
+    return [run for runs in rows_of(name).values() for run in runs]
+
+
+def tests(name: str, row: str, corpus: str, moment: str = "after") -> list[float]:
+    """Test Spearman x100 of the runs of a row."""
+    values = (run.test(corpus, moment=moment) for run in rows_of(name)[row])
+    return [100 * value for value in values if value is not None]
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """95% interval of the mean over seeds."""
+    half = t.ppf(1 - LEVEL / 2, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return statistics.mean(values) - half, statistics.mean(values) + half
+
+
+def all_or_open(each: list[bool]) -> str:
+    """The verdict where every part of a claim holds, none does, or some do."""
+    return AGREES if all(each) else OPEN if any(each) else DISAGREES
 
 
 def plain_below_untrained() -> Fact:
-    grid = rates()
+    grid = kept("learning_rates")
     row = next(row for row in grid["rows"] if row["loss"] == "cosine_linear")
-    ends = " and ".join(f"{value:.1f}" for value in row["test"] if value < grid["untrained"][1])
-    return f"{ends} at the two highest rates, untrained {grid['untrained'][1]:.1f}", "agrees"
+    start, random = grid["untrained"][1], tests("encoders", "cosent_mini random", "stsb", "before")[0]
+    ends = [value for value in row["test"] if value < min(start, random)]
+    text = " and ".join(f"{value:.1f}" for value in ends)
+    return f"{text} at the highest rates; untrained {start:.1f}, random weights {random:.1f}", all_or_open([bool(ends)])
 
 
 def hard_to_tune() -> Fact:
-    spans = {row["loss"]: row["test"][:4] for row in rates()["rows"]}  # 1e-4 to 1e-3
-    ours, theirs = spans["cosent"], spans["sbert"]
-    text = f"1e-4 to 1e-3: {min(theirs):.1f} to {max(theirs):.1f}, CoSENT {min(ours):.1f} to {max(ours):.1f}"
-    return text, "agrees" if np.ptp(theirs) > np.ptp(ours) else "disagrees"
+    """How far the validation scores of the grid of the primary family lie apart, by corpus."""
+    study = study_of("primary")
+    assert study is not None
+    spans = {key: 100 * np.ptp(list(values.values())) for key, values in study.tried.items()}
+    pairs = {corpus: (spans["sbert", corpus], spans["cosent", corpus]) for corpus in study.corpora}
+    text = ", ".join(f"{theirs:.1f} against {ours:.1f} {corpus}" for corpus, (theirs, ours) in pairs.items())
+    return f"range over 1e-4 to 1e-3 (one seed): {text}", all_or_open(
+        [theirs > ours for theirs, ours in pairs.values()]
+    )
 
 
-def rates() -> dict:
-    return json.loads((RESULTS / "learning_rates.json").read_text(encoding="utf-8"))
+def settings_needed() -> Fact:
+    """Of how many of 18 settings the best is to be expected within a point of the best of all."""
+    study, needed = study_of("budget"), {}
+    assert study is not None
+    for (method, _), tried in study.tried.items():
+        expected = best_of_k([100 * value for value in tried.values() if value is not None])
+        needed[method] = next(k for k, value in enumerate(expected, 1) if value > expected[-1] - 1)
+    return ", ".join(f"{name} {needed[loss]}" for loss, name in NAMES.items()) + " of 18 settings (one seed)", OPEN
+
+
+def best_of_k(values: list[float]) -> list[float]:
+    """What to expect of the best of k values taken at random, for every k."""
+    ordered, count = sorted(values), len(values)
+    return [
+        sum(comb(place, k - 1) * value for place, value in enumerate(ordered)) / comb(count, k)
+        for k in range(1, count + 1)
+    ]
+
+
+def graded_labels() -> Fact:
+    """Whether CoSENT is farther ahead on the graded labels of STS-B than on binary ones."""
+    parts, each = [], []
+    for loss, name in (("sbert", "the head"), ("sbert_regression", "the regression")):
+        means = [
+            {corpus: statistics.mean(tests("primary", row, corpus)) for corpus in LABELLED} for row in ("cosent", loss)
+        ]
+        gaps = {corpus: means[0][corpus] - means[1][corpus] for corpus in LABELLED}
+        stsb = gaps.pop("stsb")
+        parts.append(
+            f"over {name} {stsb:+.1f}, on binary corpora {min(gaps.values()):+.1f} to {max(gaps.values()):+.1f}"
+        )
+        each.append(stsb > max(gaps.values()))
+    return "; ".join(parts), all_or_open(each)
+
+
+def gain_by_pooling() -> Fact:
+    """What Sentence-BERT gains over its start, and whether by mean pooling most and always more than nothing."""
+    rows = {
+        "mean": ("encoders", "sbert mini"),
+        "[CLS]": ("sbert_settings", "sbert cls"),
+        "random weights": ("encoders", "sbert random"),
+    }
+    gains = {
+        name: statistics.mean(tests(*row, "stsb")) - tests(*row, "stsb", "before")[0] for name, row in rows.items()
+    }
+    text = ", ".join(f"{gain:+.1f} {name}" for name, gain in gains.items())
+    return text, all_or_open([gain > 0 for gain in gains.values()])
 
 
 def closer_before_training() -> Fact:
     """How often the untrained model has a similar pair closer than a dissimilar one."""
     shares = {}
-    for corpus in (name for name in CORPORA if name != "pawsx"):
+    for corpus in LABELLED:
         scores, labels = read_test_rows()[f"{corpus}/untrained"], study_labels(corpus)
         similar = labels > (labels.min() + labels.max()) / 2
         above = ranks(scores)[similar].sum() - similar.sum() * (similar.sum() + 1) / 2
@@ -48,14 +135,20 @@ def closer_before_training() -> Fact:
     return text, "agrees" if min(shares.values()) > 0.5 else "disagrees"
 
 
+def negatives_share_words() -> Fact:
+    """Whether dissimilar test pairs have more than half of the character overlap of similar ones."""
+    overlaps = {}
+    for corpus in LABELLED:
+        found, labels = read_test_rows()[f"{corpus}/overlap"] / 10_000, study_labels(corpus)
+        similar = labels > (labels.min() + labels.max()) / 2
+        overlaps[corpus] = found[~similar].mean(), found[similar].mean()
+    text = ", ".join(f"{low:.2f} against {high:.2f} {corpus}" for corpus, (low, high) in overlaps.items())
+    return f"character overlap {text}", all_or_open([low > high / 2 for low, high in overlaps.values()])
+
+
 def study_labels(corpus: str) -> np.ndarray:
     every = [run for name in ("native_mini", "losses_stsb") for run in results_of(name)]
     return next(run.scores[corpus]["labels"] for run in every if corpus in run.scores)
-
-
-def results_of(name: str) -> list[Result]:
-    study = study_of(name)
-    return study.results if study else []
 
 
 def collapses() -> Fact:
@@ -80,7 +173,7 @@ def endings(loss: str) -> Iterator[tuple[str, float, float]]:
         for run in [*study.results, *study.trials]:
             flags = run.recipe or run.settings
             plain = (flags.get("features") or HEAD) == HEAD and flags.get("pooling") == "mean"
-            usual = run.tower == "bi_encoder" and plain and float(flags["learning_rate"]) <= 1e-3
+            usual = run.tower == "bi_encoder" and plain
             start = start_of(run) or starts.get(key_of(run))
             end = run.after.get(run.corpus, {}).get("validation", {}).get("spearman")
             if end is None and run.point and run.validation_curve and not flags.get("eval_corpora"):
@@ -116,25 +209,14 @@ def collapse_share() -> Fact:
     return f"{count} of {runs} runs: {count / runs:.0%} [{low:.0%}, {high:.0%}]", verdict
 
 
-def term_prevents() -> Fact:
-    with_term, without = below_start("sbert_cosent"), below_start("sbert")
-    p = fisher_exact([[count, runs - count] for count, runs in (with_term, without)]).pvalue
-    text = f"with the term {with_term[0]} of {with_term[1]}, without {without[0]} of {without[1]} (p {p:.2g})"
-    if p > LEVEL:
-        return text, OPEN
-    return text, "agrees" if with_term[0] / with_term[1] < without[0] / without[1] else "disagrees"
-
-
 def keeps_rising() -> Fact:
-    study = study_of("convergence")
-    assert study is not None
+    rows = {"sbert": "sbert_two", "cosent": "cosent"}
     falls = {
-        row: [int((np.diff([value for _, value in run.validation_curve]) < 0).sum()) for run in study.rows[row]]
-        for row in ("cosent", "sbert")
+        loss: [int((np.diff([value for _, value in run.validation_curve]) < 0).sum()) for run in rows_of("gap")[row]]
+        for loss, row in rows.items()
     }
     text = ", ".join(f"{name} {min(falls[loss])} to {max(falls[loss])}" for loss, name in NAMES.items())
-    text += " of 15 steps fall"
-    return text, "disagrees" if min(falls["cosent"]) > 3 else "agrees"
+    return f"{text} of 15 half epochs fall", DISAGREES if min(falls["cosent"]) > 3 else AGREES
 
 
 def spread_over_seeds() -> Fact:
@@ -149,39 +231,114 @@ def spread_over_seeds() -> Fact:
     return f"{text}, over ten seeds", verdict
 
 
-def colours() -> Fact:
-    result = json.loads((RESULTS / "quickstart.json").read_text(encoding="utf-8"))
-    places = [
-        place for place, pair in enumerate(result["pairs"]) if "红色" in pair[0] and pair[1][-2:] not in ("红车",)
-    ]
-    ours = [np.mean([run["scores"][place] for run in result["runs"]]) for place in places]
-    text = " and ".join(f"{own:.2f}" for own in ours)
-    return f"red and green apple, red and black car: {text}", "disagrees" if min(ours) > 0.9 else "agrees"
-
-
-def student_against_sbert() -> Fact:
-    rows = json.loads((RESULTS / "student_stsb_equal.json").read_text(encoding="utf-8"))["rows"]
-    study = study_of("encoders")
-    assert study is not None
-    direct = np.mean([100 * run.test("stsb") for run in study.rows["sbert mini"]])
-    names = ("then stage 2 (distilled from sbert", "then stage 2 (distilled from cosent", "student of")
-    student, of_cosent, stage_1 = (
-        100 * np.mean(next(row["values"] for row in rows if row["name"].startswith(name))) for name in names
+def pairs_of_8541() -> tuple[dict[tuple[str, str], int], np.ndarray]:
+    """The places of ten pairs of kexue.fm 8541, and the scores of every run, `(runs, pairs)`."""
+    result = kept("quickstart")
+    return {tuple(pair): place for place, pair in enumerate(result["pairs"])}, np.array(
+        [run["scores"] for run in result["runs"]]
     )
-    text = f"student of Sentence-BERT {student:.1f}, Sentence-BERT {direct:.1f}"
-    text += f"; student of CoSENT {of_cosent:.1f}, student before distillation {stage_1:.1f}"
-    return text, "agrees" if student > direct else "disagrees"
+
+
+def negation_in_demo() -> Fact:
+    """Whether "not" lowers the score of a sentence more than a rewording, in the demo and in the probe."""
+    places, scores = pairs_of_8541()
+    negated = [place for (_, other), place in places.items() if "不好" in other or "不喜欢" in other]
+    right = [
+        bool((scores[:, place] < scores[:, place - 1]).all()) for place in negated
+    ]  # the rewording is the line before
+    probe = next(row for row in kept("phenomena")["rows"] if row["name"] == "negation")["models"]["similar"]["accuracy"]
+    return f"{sum(right)} of {len(right)} after the demo corpus; `similar` {probe:.0%} of the probe's", all_or_open(
+        [*right, probe > 0.5]
+    )
+
+
+def colours() -> Fact:
+    """Whether pairs that differ in a colour are below all that say the same."""
+    places, scores = pairs_of_8541()
+    other = [place for pair, place in places.items() if "红色" in pair[0] and "红车" not in pair[1]]
+    same = [
+        place
+        for (_, second), place in places.items()
+        if place not in other and "不好" not in second and "不喜欢" not in second
+    ]
+    right = scores[:, other][:, :, None] < scores[:, same][:, None, :]
+    means = " and ".join(f"{score:.2f}" for score in scores[:, other].mean(axis=0))
+    return f"{means}, and below all others in {right.sum()} of {right.size}", all_or_open([bool(right.all())])
+
+
+def one_colour() -> Fact:
+    """Whether a black car is farther from a red one than two rewordings of it."""
+    places, scores = pairs_of_8541()
+    black, *red = [place for pair, place in places.items() if "红色的车" in pair[0]]
+    right = (scores[:, [black]] < scores[:, red]).all(axis=1)
+    return f"in {right.sum()} of {len(right)} seeds", all_or_open(right.tolist())
+
+
+def opposites_alike() -> Fact:
+    start = tests("nli_transfer_mini", "cosent", "negation", "before")[0]
+    return f"Spearman {start:.1f} of what says the same or the opposite, by `mini` untrained", all_or_open([start < 0])
+
+
+def negation_by_nli() -> Fact:
+    """Whether CoSENT on NLI ranks what says the same above the opposite: to end above its start is not enough."""
+    ends = tests("nli_transfer_mini", "cosent", "negation")
+    low, high = interval(ends)
+    text = f"{statistics.mean(ends):.1f} [{low:.1f}, {high:.1f}], chance is 0"
+    return text, AGREES if low > 0 else DISAGREES if high < 0 else OPEN
+
+
+def mean_cosines() -> dict[str, list[float]]:
+    """Mean cosine of all test sentences of STS-B, by loss."""
+    return {row["name"].split()[-1]: row["values"] for row in kept("spread")["rows"]}
+
+
+def mean_cosine() -> Fact:
+    """Whether that of CoSENT lies where the source has it, below that of Sentence-BERT."""
+    values = mean_cosines()
+    (low, high), theirs = interval(values["cosent"]), statistics.mean(values["sbert"])
+    text = f"CoSENT {statistics.mean(values['cosent']):.3f} [{low:.3f}, {high:.3f}], Sentence-BERT {theirs:.3f}"
+    return f"{text} (six classes)", DISAGREES if low > 0.15 else AGREES if high < 0.15 and theirs > 0.15 else OPEN
+
+
+def start_above_zero() -> Fact:
+    (start,) = mean_cosines()["untrained"]
+    return f"{start:.3f}", all_or_open([start > 0.5])
+
+
+def random_pairs_to_zero() -> Fact:
+    (start,), ends = mean_cosines()["untrained"], mean_cosines()["cosent"]
+    return f"from {start:.3f} to {statistics.mean(ends):.3f}", DISAGREES if interval(ends)[0] > start else AGREES
+
+
+def accumulated() -> Fact:
+    """How far the loss and the gradient of accumulated parts are from those of the batch."""
+    found = kept("exactness")["differences"]["4 x 8 accumulated"]["bi_encoder"]
+    text = f"loss differs by {found['loss']:.0%}, gradient by {found['gradient']:.0%}"
+    return f"{text}; what that costs is not resolved", all_or_open([found["loss"] < 0.01])
 
 
 FACTS = {
-    "plain_below_untrained": plain_below_untrained,
-    "hard_to_tune": hard_to_tune,
-    "closer_before_training": closer_before_training,
-    "collapses": collapses,
-    "collapse_share": collapse_share,
-    "term_prevents": term_prevents,
-    "keeps_rising": keeps_rising,
-    "spread_over_seeds": spread_over_seeds,
-    "colours": colours,
-    "student_against_sbert": student_against_sbert,
+    fact.__name__: fact
+    for fact in (
+        plain_below_untrained,
+        hard_to_tune,
+        settings_needed,
+        graded_labels,
+        gain_by_pooling,
+        closer_before_training,
+        negatives_share_words,
+        collapses,
+        collapse_share,
+        keeps_rising,
+        spread_over_seeds,
+        negation_in_demo,
+        colours,
+        one_colour,
+        opposites_alike,
+        negation_by_nli,
+        mean_cosine,
+        accumulated,
+        start_above_zero,
+        random_pairs_to_zero,
+    )
 }

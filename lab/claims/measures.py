@@ -61,8 +61,8 @@ def said(found: Difference, beyond: float = 0.0, unit: float = 100.0) -> dict[st
 def by_spearman(first: list[Result], second: list[Result], claim: Claim) -> dict[str, Any]:
     """Difference in test Spearman; over seeds alone where scores were not kept.
 
-    Of a share, in the gains over the untrained model and over character overlap. The claim must hold for both, so that
-    it has the difference with the larger p-value.
+    Of a share, of the score, and as `gain` the same in the gains over the untrained model and over character overlap,
+    which must both hold, so that it has the difference with the larger p-value.
     """
     corpus, count, share = claim["corpus"], len(first), claim.get("share")
     if any(corpus not in run.scores for run in (*first, *second)):
@@ -72,10 +72,11 @@ def by_spearman(first: list[Result], second: list[Result], claim: Claim) -> dict
     scores = np.concatenate([scores, *(base[None] for base in bases.values())])
     each = np.array([spearman(row, labels) for row in scores])
     drawn = resampled_spearman(scores, labels, CLAIM_RESAMPLES, groups=groups)
-    if share is None:
-        return over_rows(drawn, each, count, groups, claim.get("beyond", 0.0))
+    literal = over_rows(drawn, each, count, groups, claim.get("beyond", 0.0), share or claim.get("times", 1.0))
+    if share is None or share > 1:
+        return literal
     own, other = each[:count].mean(), each[count : 2 * count].mean()
-    found, shares = [], {"the score": own / other}
+    found, shares = [], {}
     for place, name in enumerate(bases, 2 * count):
         shares[f"the gain over {name}"] = (own - each[place]) / (other - each[place])
         gaps, resampled = (
@@ -87,7 +88,8 @@ def by_spearman(first: list[Result], second: list[Result], claim: Claim) -> dict
         found.append(difference(gaps[0], resampled, independent(groups)))
     signs = {one.mean > 0 for one in found}
     worst = max(found, key=lambda one: one.p_value()) if len(signs) == 1 else min(found, key=lambda one: abs(one.mean))
-    return said(worst) | {"shares": shares} | ({} if len(signs) == 1 else {"divided": True})
+    gain = said(worst) | {"expected": "above", "seeds": count, "share": share, "divided": len(signs) > 1}
+    return literal | {"shares": shares, "gain": gain}
 
 
 def by_accuracy(first: list[Result], second: list[Result], claim: Claim) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def by_recall_at_10(first: list[Result], second: list[Result], claim: Claim) -> 
 
 
 def over_rows(
-    drawn: np.ndarray, each: np.ndarray, count: int, groups: np.ndarray, beyond: float = 0.0
+    drawn: np.ndarray, each: np.ndarray, count: int, groups: np.ndarray, beyond: float = 0.0, times: float = 1.0
 ) -> dict[str, Any]:
     """Mean of the first runs less that of the others, with the error over test rows and seeds.
 
@@ -116,10 +118,13 @@ def over_rows(
         count: runs of the first row of the claim.
         groups: group of each row.
         beyond: points that the first must be ahead.
+        times: the others count so much.
     """
-    gaps = each[:count] - each[count:]
-    parts = components(gaps, drawn[:, :count] - drawn[:, count:], independent(groups))
-    return said(parts.difference(float(gaps.mean())), beyond) | {"components": asdict(parts)}
+    gaps = each[:count] - times * each[count : 2 * count]
+    parts = components(gaps, drawn[:, :count] - times * drawn[:, count : 2 * count], independent(groups))
+    found = said(parts.difference(float(gaps.mean())), beyond)
+    found |= {"components": asdict(parts), "gaps": (100 * gaps - beyond).round(2).tolist()}
+    return found if times == 1 else found | {"of_score": 100 * float(each[count : 2 * count].mean())}
 
 
 def right_rows(run: Result, corpus: str) -> np.ndarray:
@@ -157,21 +162,36 @@ def over_seeds(first: list[float], second: list[float]) -> dict[str, Any]:
     gaps = np.subtract(first, second)
     if len(gaps) == 1:
         return {"mean": float(gaps[0])}
-    return said(Difference(gaps.mean(), gaps.std(ddof=1) / len(gaps) ** 0.5, len(gaps) - 1), unit=1.0)
+    found = said(Difference(gaps.mean(), gaps.std(ddof=1) / len(gaps) ** 0.5, len(gaps) - 1), unit=1.0)
+    return found | {"gaps": gaps.round(2).tolist()}
 
 
 def mean_of(rows: list[dict[str, Any]], beyond: float) -> dict[str, Any]:
-    """Mean of the differences of several claims, less a number; the runs of one say nothing of those of another."""
+    """Mean of the differences of several claims, less a number; divided where the largest of them alone gives its sign.
+
+    The runs of one study say nothing of those of another; a model that several claims of one study test is one run, so
+    that their differences are averaged by seed first.
+    """
     missing = [row["claim"] for row in rows if "error" not in row]
     if missing:
         return {"needs": f"no interval for: {missing[0]}"}
-    squares = [row["error"] ** 2 for row in rows]
-    freedom = sum(squares) ** 2 / sum(square**2 / row["freedom"] for square, row in zip(squares, rows, strict=True))
-    mean, error = statistics.mean(row["mean"] for row in rows), sum(squares) ** 0.5 / len(rows)
+    seeds, count = min(row["seeds"] for row in rows), len(rows)
+    means = [row["mean"] for row in rows]
+    largest = max(range(count), key=lambda place: abs(means[place]))
+    without = (sum(means) - means[largest]) / (count - 1) - beyond
+    if len({str(row["study"]) for row in rows}) == 1:
+        found = over_seeds(np.mean([row["gaps"] for row in rows], axis=0), [beyond] * seeds)
+    else:
+        squares = [row["error"] ** 2 for row in rows]
+        terms = sum(square**2 / row["freedom"] for square, row in zip(squares, rows, strict=True))
+        error = sum(squares) ** 0.5 / count
+        found = said(Difference(statistics.mean(means), error, sum(squares) ** 2 / terms), beyond, unit=1.0)
     encoders = [encoder for encoder in rows[0].get("published", {}) if all(encoder in row["published"] for row in rows)]
-    return said(Difference(mean, error, freedom), beyond, unit=1.0) | {
+    return found | {
+        "without": {rows[largest]["corpus"]: without},
+        "divided": bool(without * found["mean"] < 0),
         "published": {e: statistics.mean(row["published"][e] for row in rows) - beyond for e in encoders},
-        "seeds": min(row["seeds"] for row in rows),
+        "seeds": seeds,
         "setting": f"the rows of {', '.join(row['corpus'] for row in rows)}",
         "differs": list(dict.fromkeys(part for row in rows for part in row["differs"])),
     }
@@ -192,7 +212,8 @@ def of_result(claim: Claim, file: Path) -> dict[str, Any]:
         return {"mean": mean, "low": low, "high": high, "seeds": rows[0]["runs"]} | about
     seeds = max(len(row["values"]) for row in rows)
     first, second = ([100 * value for value in (row["values"] * seeds)[:seeds]] for row in rows)
-    return over_seeds(first, [claim.get("times", 1.0) * value for value in second]) | {"seeds": seeds} | about
+    about |= {"seeds": seeds} | ({"of_score": statistics.mean(second)} if "times" in claim else {})
+    return over_seeds(first, [claim.get("times", 1.0) * value for value in second]) | about
 
 
 def of_fusion(claim: Claim, study: Study) -> dict[str, Any]:
@@ -217,7 +238,7 @@ def gaps_of_source(claim: Claim, study: Study, first: Result, second: Result) ->
 
     None where the table has the same rows for both, e.g. for two settings of one loss.
     """
-    if claim.keys() & {"share", "beyond"} or any(name.endswith(UNTRAINED) for name in claim["compared"]):
+    if claim.keys() & {"share", "times", "beyond"} or any(name.endswith(UNTRAINED) for name in claim["compared"]):
         return {}
     corpus = claim.get("published_corpus", claim["corpus"])
     gaps: dict[str, float] = {}

@@ -7,7 +7,8 @@ python -m lab.tables --check      change nothing, exit with 1 where a table is n
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `lab/results/NAME`, or of the benchmark whose JSON is `lab/results/NAME.json`. `<!-- results:NAME probabilities -->`
 asks for the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, `teaching` for what teachers add, and `picture` for the picture of an experiment.
+`corpora` for a row per corpus, `seen` for test pairs apart whose sentences training has not read, and `picture` for the
+picture of an experiment.
 `results:reference` is the list of public names, of the code.
 Figures in sentences and other tables: see figures.py.
 """
@@ -46,8 +47,8 @@ from lab.tables.studies import (
     corpora_table,
     probabilities_table,
     retrieval_table,
+    seen_table,
     study_table,
-    teaching_table,
 )
 
 BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -57,7 +58,7 @@ VIEWS = {  # of a study
     "picture": picture,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
-    "teaching": teaching_table,
+    "seen": seen_table,
 }
 TABLES = {  # of lab/results/NAME.json
     "abstention": abstention_table,

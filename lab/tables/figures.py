@@ -10,7 +10,8 @@ text, and is found whatever the line breaks.
 
 Rows of two studies are compared as `{native_mini + interactive_mini|cosent - cosent_mini|atec|interval}`.
 Further parts are a format, then another metric. `.1f` shows the mean alone, `± .1f` the deviation too, `each` every
-seed, and `find ROW` Spearman / Recall@10, in bold where the interval of the difference from another row excludes 0.
+seed, `median` that of a list, `tried RATE` the validation score at a rate of the grid, and `find ROW` Spearman /
+Recall@10, in bold where the interval of the difference from another row excludes 0.
 """
 
 import json
@@ -98,6 +99,9 @@ def of_study(names: str, rows: str, corpus: str, form: str = "± .2f", metric: s
     first, *other = rows.split(" - ")
     if form == "interval":
         return with_interval(*between(names, (first, other[0]), corpus, metric))
+    if form.startswith("tried"):
+        grid = pair_of(names)[0].tried[first, corpus]
+        return shown([100 * grid[f"learning_rate={form.removeprefix('tried ')}"]], ".1f")
     if form.startswith("find"):
         pair, cells = (first, form.removeprefix("find").strip()), []
         for each in ("spearman", "recall_at_10"):
@@ -129,6 +133,8 @@ def between(names: str, rows: tuple[str, str], corpus: str, metric: str) -> tupl
 
 def shown(values: list[float], form: str) -> str:
     """Mean of values, with the standard deviation of several where the format has ±; `.2%` without its sign."""
+    if form == "median":
+        return f"{statistics.median(values):+.1f}"
     if form == "each":
         return ", ".join(f"{value:.1f}" for value in values)
     form, deviation = form.removeprefix("± "), form.startswith("±") and len(values) > 1

@@ -5,8 +5,6 @@ python -m lab.tables.pictures        after python -m lab.claims
 
 import json
 from collections.abc import Callable
-from math import comb
-from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +23,7 @@ from lab.tables.studies import overlap
 
 # By corpus: pairs that a run reads in all, the study, and its rows of CoSENT and Sentence-BERT.
 BUDGETS = {
-    "STS-B, six classes": [
-        ("stsb", 5231, "losses_stsb", "cosent", "sbert"),
-        ("stsb", 15693, "encoders", "cosent_mini mini", "sbert mini"),
-        ("stsb", 20924, "convergence", "cosent", "sbert"),
-    ],
-    "STS-B, two classes": [
+    "STS-B": [
         ("stsb", 5231, "primary", "cosent", "sbert"),
         ("stsb", 41848, "gap", "cosent", "sbert_two"),
     ],
@@ -86,34 +79,8 @@ def by(x: Callable[[Result], float]) -> Callable[[Study], Points]:
     return points
 
 
-def over_epochs(study: Study) -> Points:
-    """Validation Spearman of every run, by epoch."""
-    found: Points = {}
-    for run in study.results:
-        for epoch, value in run.validation_curve:
-            found.setdefault(run.method, {}).setdefault(epoch, []).append(100 * value)
-    return found
-
-
-def best_of(study: Study) -> Points:
-    """Validation Spearman to expect of the best of k points of the grid."""
-    found: Points = {}
-    for (method, _), tried in study.tried.items():
-        values = sorted(100 * value for value in tried.values() if value is not None)
-        for k in range(1, len(values) + 1):
-            chances = [comb(place, k - 1) / comb(len(values), k) for place in range(len(values))]
-            found.setdefault(method, {})[k] = [sum(map(mul, chances, values))]
-    return found
-
-
-by_labels = by(lambda run: run.train_pairs or 0)
 EXPERIMENTS = {  # by study: title, x axis, values
-    "gap": ("STS-B by epoch, validation", "epoch", over_epochs),
-    "gap_labels": ("LCQMC by labels", "training pairs", by_labels),
-    "gap_labels_atec": ("ATEC by labels", "training pairs", by_labels),
-    "collapse": ("STS-B after one epoch", "learning rate", by(lambda run: run.recipe["learning_rate"])),
-    "budget": ("STS-B, the best of k tuning runs, validation", "k", best_of),
-    "losses_stsb": ("STS-B, the best of k of five learning rates, validation", "learning rates tried", best_of),
+    "gap_labels": ("LCQMC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
     "noise": (
         "STS-B by wrong labels",
         "wrong labels, %",
@@ -125,7 +92,7 @@ EXPERIMENTS = {  # by study: title, x axis, values
         by(lambda run: run.recipe["per_device_train_batch_size"]),
     ),
 }
-LOGARITHMIC = ("gap_labels", "gap_labels_atec", "collapse", "batch")
+LOGARITHMIC = ("gap_labels", "batch")
 
 
 @styled

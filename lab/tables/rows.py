@@ -3,7 +3,7 @@
 python -m lab.tables.rows        from the corpora under data/, prepared by `cosent prepare`
 
 By corpus, `groups` is the group of pairs that share a sentence, `overlap` the character overlap of each pair in ten
-thousandths, and `untrained` the rank of its score by `mini`.
+thousandths, `untrained` the rank of its score by `mini`, and `seen` whether a sentence of it is in the training split.
 """
 
 from functools import cache
@@ -26,10 +26,16 @@ CORPORA = ("atec", "bq", "lcqmc", "pawsx", "stsb")
 def main() -> None:
     arrays, mini = {}, load_model("mini")
     for name in CORPORA:
-        rows = load_corpus(name).split("test")
+        corpus = load_corpus(name)
+        rows = corpus.split("test")
         first, second = rows["sentence1"][:], rows["sentence2"][:]
         overlaps = [character_overlap(one, other) for one, other in zip(first, second, strict=True)]
         scores = mini.similarity(first, second)
+        if name != "pawsx":  # whose training split could not be had
+            read = {sentence for column in ("sentence1", "sentence2") for sentence in corpus.split("train")[column][:]}
+            arrays[f"{name}/seen"] = np.array(
+                [pair[0] in read or pair[1] in read for pair in zip(first, second, strict=True)]
+            )
         arrays[f"{name}/groups"] = pair_groups(rows).astype(np.uint16)
         arrays[f"{name}/untrained"] = np.unique(scores, return_inverse=True)[1].astype(np.uint16)
         arrays[f"{name}/overlap"] = np.round(np.multiply(overlaps, 10_000)).astype(np.uint16)

@@ -1,11 +1,13 @@
 """Markdown tables of studies for README and docs."""
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import yaml
 
 from cosent.comparing.columns import minutes, most_runs, peak_mib, rows_of, score, start_rows, trained_share
@@ -13,10 +15,11 @@ from cosent.comparing.comparison import Compared, by_seed, compare, compare_quer
 from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.comparing.results import Result, Study
 from cosent.comparing.sections import ERROR_HEADER, error_rows, setting
+from cosent.evaluation.significance import spearman
 from lab import RESULTS, ROOT
+from lab.tables.rows import read_test_rows
 
 SHOWN = ("spearman", "recall_at_1", "recall_at_10")
-TOWERS = ("bi_encoder", "cross_encoder")
 SPECIAL = {  # settings that only some losses have, or that few studies set
     "sbert_classes": "Sentence-BERT with {:g} classes",
     "in_batch_weight": "AnglE with an in-batch weight of {:g}",
@@ -80,7 +83,9 @@ def corpora_table(study: Study) -> str:
         start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
         pairs = [("cosent", name) for name in ("sbert", "sbert_regression")]
         claims = [kept_claims().get((study.name, pair, corpus, "spearman")) for pair in pairs]
-        gaps = [claim and with_interval(claim["mean"], claim["low"], claim["high"]) for claim in claims]
+        gaps = [
+            claim and f"{with_interval(claim['mean'], claim['low'], claim['high'])}{median(claim)}" for claim in claims
+        ]
         run = next(iter(runs["cosent"].values()))
         budget = f"{run_length([run])}, {run.train_pairs:,}"
         gap = bert["cosent"][corpus] - bert["sbert"][corpus]
@@ -122,6 +127,13 @@ def gap_of(found: Compared, pair: tuple[str, str], sign: int) -> str | None:
     return with_interval(mean, min(low, high), max(low, high))
 
 
+def median(row: dict[str, Any]) -> str:
+    """The median of the seeds of a difference, where one of them moves the mean by more than a point."""
+    gaps = row.get("gaps", [])
+    middle = statistics.median(gaps) if len(gaps) > 3 else row["mean"]
+    return f", median {middle:+.1f}" if abs(middle - row["mean"]) > 1 else ""
+
+
 def with_interval(mean: float, low: float, high: float) -> str:
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
@@ -141,7 +153,8 @@ def retrieval_table(study: Study) -> str:
         first = next(iter(runs))
         compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
         every = [run for seeds in runs.values() for run in seeds.values()]
-        rows = [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
+        rows = [["character overlap, no model", overlap_cell(corpus), *[None] * 5]]
+        rows += [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
         tested = {row: study.rows[row] for row in runs}
         for row in rows_of(tested, [*(score(corpus, name) for name in SHOWN), most_runs([corpus])]):
             rows.append([*row, *(gap_of(found, (first, str(row[0])), -1) for found in compared)])
@@ -153,32 +166,23 @@ def retrieval_table(study: Study) -> str:
     return "\n\n".join(parts)
 
 
-def teaching_table(study: Study) -> str:
-    """Spearman x100 of every model of `cosent teach`, and what teaching adds on test; differences over rows and seeds.
-
-    Nothing stands next to a model of a tower that no run has trained on labels alone.
-    """
-    header = ["Spearman x100", "validation", "test", *(f"test, minus {tower} round_0" for tower in TOWERS)]
-    tables = []
-    for corpus in dict.fromkeys(name for run in study.results for name, splits in run.after.items() if splits):
-        runs = by_seed(study, corpus)
-        rows: list[list[Cell]] = []
-        for row, every in study.rows.items():
-            of_row = [run for run in every if corpus in run.after]
-            splits = [
-                times_100(run.after[corpus].get(split, {}).get("spearman") for run in of_row)
-                for split in ("validation", "test")
-            ]
-            gains: list[Cell] = []
-            for alone in (f"{tower} round_0" for tower in TOWERS):
-                found = compare({name: runs[name] for name in dict.fromkeys((row, alone)) if name in runs}, corpus)
-                each = found[row, alone][0] if (row, alone) in found else None
-                ends = each and f"({100 * each.low:+.2f} to {100 * each.high:+.2f})"
-                gains.append(each and f"{100 * each.mean:+.2f} {ends}")
-            rows.append([row, *splits, *gains, len({run.seed for run in of_row})])
-        tables.append(markdown_table([f"{corpus}, {header[0]}", *header[1:], "seeds"], rows))
-    commits = ", ".join(dict.fromkeys(result.environment.short_commit for result in study.results))
-    return "\n\n".join([*tables, f"{study.results[0].environment.device}, commit {commits}."])
+def seen_table(study: Study) -> str:
+    """Test Spearman x100 on LCQMC of the pairs with a sentence of the training split, and of those without."""
+    runs, known = by_seed(study, "lcqmc"), read_test_rows()
+    labels = next(iter(runs["cosent"].values())).scores["lcqmc"]["labels"]
+    seen, rows = known["lcqmc/seen"] > 0, []
+    for name, part in (("with a sentence of the training split", seen), ("without", ~seen)):
+        of_part = {
+            method: np.array([spearman(run.scores["lcqmc"]["after"][part], labels[part]) for run in seeds.values()])
+            for method, seeds in runs.items()
+        }
+        starts = [
+            times_100([spearman(known[f"lcqmc/{base}"][part], labels[part])]) for base in ("overlap", "untrained")
+        ]
+        gaps = [of_part["cosent"] - of_part[method] for method in ("sbert", "sbert_regression")]
+        rows.append([name, int(part.sum()), *starts, *map(times_100, [*of_part.values(), *gaps])])
+    header = ["test pairs of lcqmc", "pairs", "character overlap", "untrained", *of_part]
+    return markdown_table([*header, "cosent - sbert", "cosent - sbert_regression"], rows)
 
 
 def protocol(results: list[Result], tuned: Iterable[str] = ()) -> str:
