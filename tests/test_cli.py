@@ -2,6 +2,7 @@
 
 import logging
 import os
+import platform
 import re
 import shlex
 import signal
@@ -11,6 +12,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -308,13 +310,16 @@ def test_the_command_lists_every_job(command):
 def test_a_job_runs_as_with_python_m(command, quiet_afterwards):
     """Fails if `cosent similarity` is another job than `python -m cosent similarity`, or its flags do not arrive."""
     status, text, _ = command("similarity", "--model", "mini", "怎么还款", "如何还款")
-    assert status == 0 and text.endswith("  怎么还款  |  如何还款\n") and -1 <= float(text.split()[0]) <= 1
+    assert status == 0 and text.endswith("  怎么还款  |  如何还款\n")
+    assert -1 <= float(text.splitlines()[1].split()[0]) <= 1
     status, _, errors = command("similarity", "--model", "mini", "怎么还款")
     assert status == 2 and errors.startswith("error: ") and "怎么还款" in errors
     assert command("similarity", "--help")[1].startswith("usage: cosent similarity ")
     status, _, errors = command("similarty", "--model", "mini")
     assert status == 2 and "'similarty'" in errors and "'similarity'" in errors
-    assert command("--version") == (0, f"cosent {cli.__version__}\n", "")
+    status, text, errors = command("--version")
+    assert (status, errors) == (0, "") and text.startswith(f"cosent {cli.__version__}\ntorch {version('torch')}\n")
+    assert text.endswith(f"Python {platform.python_version()} on {platform.platform()}\n")
 
 
 @dataclass
@@ -388,6 +393,7 @@ import sys
 import cosent
 from cosent import cli
 from importlib import import_module
+from importlib.metadata import version
 for job in {*cli.JOBS} - {"train", "distill"}:
     cli.Parser(*cli.arguments_of(import_module(cli.module_of(job)).main)).format_help()
 slow = "torch transformers datasets pandas scipy accelerate peft matplotlib jinja2"

@@ -14,6 +14,7 @@ import io
 import logging
 import math
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
@@ -127,6 +129,7 @@ ELSEWHERE = {name: message for message, names in INSTEAD.items() for name in nam
 HERE = Path(__file__).parent
 RECIPES = next((folder for folder in (HERE / "recipes", HERE.parents[1] / "recipes") if folder.is_dir()), HERE)
 
+PACKAGES = ("torch", "transformers", "datasets", "accelerate", "peft")  # whose versions a record and an issue need
 REQUIRED: Any = MISSING  # default of a field that must be given
 HIDDEN = argparse.SUPPRESS  # help text of a flag that --help leaves out
 succeeded: list[str] = []  # jobs of this process
@@ -143,7 +146,8 @@ def main() -> None:
             print(f"  {name:<12}{described.does}")
         print("\n`cosent JOB --help` lists the flags of a job.")
     elif job == "--version":
-        print(f"cosent {__version__}")
+        print(f"cosent {__version__}", *(f"{name} {version(name)}" for name in PACKAGES), sep="\n")
+        print(f"Python {platform.python_version()} on {platform.platform()}")
     else:
         with messages_for_users():
             if job not in JOBS:

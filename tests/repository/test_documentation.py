@@ -60,6 +60,9 @@ def shell_lines() -> dict[str, str]:
     for recipe in [*(ROOT / "recipes").rglob("*.yaml"), *(ROOT / "lab").glob("*/*.yaml")]:
         launches = re.findall(r"^# Launch: (.*)$", recipe.read_text(encoding="utf-8"), re.MULTILINE)
         lines += [(line, recipe) for line in launches if "RECIPE" not in line]
+    for workflow in (ROOT / ".github/workflows").glob("*.yml"):
+        run = re.findall(r"^ *- run: (cosent [^|\n]+)", workflow.read_text(encoding="utf-8"), re.MULTILINE)
+        lines += [(line, workflow) for line in run if "--version" not in line]
     named = [(re.sub(r"\s+#.*$", "", line).strip(), str(file.relative_to(ROOT))) for line, file in lines]
     return {line: file for line, file in named if line and not line.startswith("#")}
 
@@ -146,7 +149,7 @@ def test_every_command_parses(understands):
     """Fails if a user who copies a line gets an error about it."""
     lines = shell_lines()
     assert len(lines) >= 60
-    assert {"docs/student.md", "recipes/student/stage1.yaml"} <= set(lines.values())
+    assert {"docs/student.md", "recipes/student/stage1.yaml", ".github/workflows/release.yml"} <= set(lines.values())
     problems = [f"{file}: {line}\n  {problem}" for line, file in lines.items() if (problem := understands(line))]
     assert not problems, "\n".join(problems)
 

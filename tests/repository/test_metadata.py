@@ -76,6 +76,24 @@ def test_guides_name_files_that_exist(guide):
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
+def test_nothing_is_published_that_was_not_tried():
+    """Fails if a release reaches PyPI before its wheel ran on Linux, macOS and Windows, or stores a token."""
+    files = {file.stem: yaml.safe_load(file.read_text("utf-8")) for file in ROOT.glob(".github/workflows/*.yml")}
+    assert set(files) == {"lint", "nightly", "release", "test"}
+    for name, workflow in files.items():
+        jobs = workflow["jobs"]
+        assert workflow["permissions"] == {"contents": "read"}, name
+        assert all(job["timeout-minutes"] <= 120 and {*job} >= {"steps", "runs-on"} for job in jobs.values()), name
+        assert all(("run" in step) != ("uses" in step) for job in jobs.values() for step in job["steps"]), name
+    build, smoke, publish = (files["release"]["jobs"][name] for name in ("build", "smoke", "publish"))
+    assert smoke["needs"] == "build" and publish["needs"] == "smoke" and "permissions" not in smoke
+    assert smoke["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    assert publish["permissions"] == {"id-token": "write"} and "with" not in publish["steps"][-1]
+    runs = [" ".join(step.get("run", "") for step in job["steps"]) for job in (build, smoke)]
+    assert re.search("-m build.*twine check", runs[0]) and re.search("prepare demo.*train.*search", runs[1])
+    assert "checkout" not in str(smoke), "the wheel would run next to its sources"
+
+
 NOTEBOOK = ROOT / "docs/quickstart.ipynb"
 
 

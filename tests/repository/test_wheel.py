@@ -5,13 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("src", "data_scripts", "lab", "recipes", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+SOURCES = ("src", "data_scripts", "lab", "recipes", "tests", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
+SOURCES += ("LICENSE", "CHANGELOG.md", "CITATION.cff", "README.zh-CN.md", "SECURITY.md", "requirements.txt")
+SOURCES += ("requirements.lock",)
 
 
 @pytest.mark.slow
@@ -27,7 +30,13 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
         else:
             shutil.copytree(source, clone / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "results"))
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, clone], check=True)
+    build = "from setuptools.build_meta import build_sdist; build_sdist('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, stdout=subprocess.DEVNULL)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert {"CITATION.cff", "data_scripts", "recipes", "src"} <= inside and not inside & {"lab", "tests", "docs"}
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, sdist], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     packages = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in packages if not name.endswith(".dist-info")} == {"cosent"}, "one package, and not the lab"

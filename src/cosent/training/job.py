@@ -16,6 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import cosent
+from cosent.cli import PACKAGES
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
@@ -163,9 +164,6 @@ def publish(trainer: ResumableTrainer) -> None:
     if trainer.args.push_to_hub:
         trainer.saved_to = trainer.args.output_dir
         print(f"published: {trainer.push_to_hub()}")
-
-
-PACKAGES = ("torch", "transformers", "datasets", "accelerate", "peft")
 
 
 def environment() -> Environment:
