@@ -9,6 +9,7 @@ from cosent.cli import nearest
 from cosent.data.manifest import LABEL_KINDS
 from cosent.errors import InputError
 
+RESEARCH, UNSTATED = "research use only", "nothing stated"  # terms
 OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows
 
 
@@ -26,6 +27,7 @@ class Corpus:
         max_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
         notes: remarks for readers of the manifest, stored as its warnings.
+        terms: what its publisher allows, as in `cosent.data.manifest.Manifest`; `nothing stated` if that is not said.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Corpus:
     hub_repository: str = ""
     hub_revision: str = ""
     notes: tuple[str, ...] = ()
+    terms: str = ""
 
 
 def _senteval_cn(folder: str, rows: tuple[int, int, int], hub: str, *others: str, **differences) -> Corpus:
@@ -56,6 +59,7 @@ def _senteval_cn(folder: str, rows: tuple[int, int, int], hub: str, *others: str
             "published_rows": dict(zip(files, rows, strict=True)),
             "hub_repository": repository,
             "hub_revision": revision,
+            "terms": UNSTATED,
         }
         | differences
     )
@@ -65,7 +69,7 @@ def _nli(name: str, folders: tuple[str, ...], train: str, validation: str, test:
     """An NLI corpus, whose publisher's files have the given patterns, best first."""
     patterns = {"train": ("train.txt", train), "validation": ("dev.txt", validation), "test": ("test.txt", test)}
     files = {split: (text, *published.split()) for split, (text, published) in patterns.items()}
-    return Corpus(name, "nli", label_max=2.0, folders=folders, files=files, **differences)
+    return Corpus(name, "nli", label_max=2.0, folders=folders, files=files, **{"terms": UNSTATED} | differences)
 
 
 # Row counts: kexue.fm 8847 and the corpora's own splits; OCNLI: its dataset card. Revisions: mteb 2.20, cmtebsts.py.
@@ -73,8 +77,13 @@ def _nli(name: str, folders: tuple[str, ...], train: str, validation: str, test:
 # and OCNLI were published without labels.
 _TABLE = (
     _senteval_cn("ATEC", (62_477, 20_000, 20_000), "C-MTEB/ATEC@0f319b1142f28d00e055a6770f3f726ae9b7d865"),
-    _senteval_cn("BQ", (100_000, 10_000, 10_000), "C-MTEB/BQ@e3dda5e115e487b39ec7e618c0c6a29137052a55"),
-    _senteval_cn("LCQMC", (238_766, 8_802, 12_500), "C-MTEB/LCQMC@17f9b096f80380fce5ed12a9be8be7784b337daf"),
+    _senteval_cn("BQ", (100_000, 10_000, 10_000), "C-MTEB/BQ@e3dda5e115e487b39ec7e618c0c6a29137052a55", terms=RESEARCH),
+    _senteval_cn(
+        "LCQMC",
+        (238_766, 8_802, 12_500),
+        "C-MTEB/LCQMC@17f9b096f80380fce5ed12a9be8be7784b337daf",
+        terms=RESEARCH,
+    ),
     _senteval_cn(
         "PAWSX",
         (49_401, 2_000, 2_000),
@@ -111,6 +120,7 @@ _TABLE = (
         ("ocnli", "OCNLI"),
         "train.50k.json train.json train.30k.json train.10k.json train.3k.json",
         "dev.json",
+        terms="CC BY-NC 2.0",
         published_rows={"train": 50_437, "validation": 2_950},
     ),
     Corpus(
@@ -128,8 +138,9 @@ _TABLE = (
             "A split of this project, not a published one: SNLI-zh dev and test and CMNLI dev are training data here, "
             "and OCNLI dev is the validation split.",
         ),
+        terms="CC BY-NC 2.0",  # of OCNLI; the others state nothing
     ),
-    Corpus("demo", "graded", label_max=4.0),
+    Corpus("demo", "graded", label_max=4.0, terms="Apache-2.0"),
 )
 CORPORA = {corpus.name: corpus for corpus in _TABLE}
 

@@ -83,6 +83,7 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
         source=source.words,
         builder_version=version,
         prompt=source.prompt,
+        terms=corpus.terms,
     )
     if "train" in splits and len(splits["train"]["label_histogram"]) == 1:
         (label,) = splits["train"]["label_histogram"]

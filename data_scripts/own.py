@@ -64,7 +64,10 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
         )
     low, high = label_range(kind, arguments)
     source = Source(
-        Corpus(name, "graded" if kind == "scores" else kind, label_min=low, label_max=high),
+        Corpus(
+            *(name, "graded" if kind == "scores" else kind, low, high),
+            terms="" if prepared is None else prepared.terms,
+        ),
         files,
         f"own pairs of {path.resolve().name}",
         decisions=decisions,

@@ -1,6 +1,7 @@
 """What a run leaves in its folder: `run.json`, its record, and the scores of pairs and queries; imports no torch."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -8,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from cosent.atomic import write_atomically
-from cosent.data.manifest import MANIFEST_NAME
+from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.encoders import local
 from cosent.errors import reading, writing
 from cosent.seal import UNFINISHED, model_files, seal, sha256_of_file
@@ -207,6 +208,8 @@ class RunRecord:
         floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`.
         changes: Spearman and Recall@10 after training minus before, and `overlap` and `similar`, Spearman minus that
             floor, each with its paired 95% interval.
+        terms: what the publishers of the corpora allow that the model, its start and its teacher were trained on, by
+            corpus; without those that are not known.
         shortfalls: where the run was in vain.
         tiny: warnings of splits that are too small to judge a model by.
     """
@@ -232,6 +235,7 @@ class RunRecord:
     leaks: dict[str, int] = field(default_factory=dict)
     floors: Metrics = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
+    terms: dict[str, str] = field(default_factory=dict)
     shortfalls: list[Shortfall] = field(default_factory=list)
     tiny: list[str] = field(default_factory=list)
 
@@ -275,6 +279,13 @@ def read_record(folder: str | Path) -> RunRecord | None:
         return None
     with reading(file, advice=OTHER_VERSION):
         return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
+
+
+def terms_of(models: Iterable[str | None], manifests: Iterable[Manifest] = ()) -> dict[str, str]:
+    """Known terms of the corpora that a model of these models and corpora is made of, see `RunRecord.terms`."""
+    records = [read_record(model) for model in models if model]
+    known = {name: terms for record in records if record for name, terms in record.terms.items()}
+    return known | {manifest.name: manifest.terms for manifest in manifests if manifest.terms}
 
 
 def trained_on_pairs(model: str) -> bool:

@@ -72,6 +72,7 @@ def run_study(tmp_path, monkeypatch, make_recipe):
         return ""
 
     monkeypatch.setattr(session, "run_logged", train)
+    monkeypatch.setattr(study, "existing_corpus", lambda *_: None)  # the stand-in reads none
     paths = {name: make_recipe(name, f"loss: {name}\nlearning_rate: 0.5\n") for name in ("cosent", "sbert")}
 
     def run(*arguments, seeds=(1,), recipes=("cosent",), fails=(), **more):
@@ -100,6 +101,17 @@ def test_every_run_once_and_the_result_is_kept(run_study):
     assert kept.scores.keys() == kept.queries.keys() == {"stsb"}
     assert not list(run_study.runs.rglob("checkpoint-*")), "checkpoints of finished runs fill the disk"
     assert run_study(seeds=[1, 2, 3])[1] == [("made_up/cosent-stsb-3", 0.5)]
+
+
+def test_a_corpus_that_is_not_there_ends_a_study_at_once(tmp_path, make_corpus, pairs, make_recipe, capsys):
+    """Fails if every run of a study with a misspelt corpus is started, to fail for the same reason."""
+    folder = make_corpus({"train": pairs}, name="made_up")
+    content = {"recipes": [make_recipe("cosent", "loss: cosent\n")], "corpora": [["made_up", "made_pu"]], "seeds": [1]}
+    (tmp_path / "made_up.yaml").write_text(yaml.safe_dump(content))
+    flags = ("--data_dir", str(folder.parent), "--results", str(tmp_path / "results"))
+    with pytest.raises(InputError, match=r"'made_pu'.*Did you mean 'made_up'"):
+        study.main(*parse([str(tmp_path / "made_up.yaml"), *flags], StudyArguments))
+    assert not (tmp_path / "results").exists()
 
 
 def test_results_of_other_settings_leave_the_table(run_study, capsys):

@@ -9,16 +9,19 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from cosent.data_scripts.corpora import CORPORA
 from huggingface_hub import HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import filter_repo_objects
 from markdown_it import MarkdownIt
 
 from cosent import decision_rules
+from cosent.data.manifest import Manifest
 from cosent.encoders import resolve
+from cosent.errors import InputError
 from cosent.models.auto import load_model
-from cosent.record import read_record
-from cosent.training.card import CARD_NAME, card_text
+from cosent.record import read_record, terms_of
+from cosent.training.card import CARD_NAME, base_model, card_text, check_license
 
 
 @pytest.fixture
@@ -89,6 +92,44 @@ def test_the_card_of_a_run(kind, request, monkeypatch):
     printed = [float(number) for number in re.findall(r"-?\d+\.\d+", out.getvalue())]
     ours = load_model(str(run.folder)).similarity("怎么还款", "如何还款")
     assert printed[1 if kind == "bi" else 0] == pytest.approx(ours, abs=2e-4)
+
+
+def test_terms_travel_with_the_weights(train, made_up, pairs, make_corpus, job, tmp_path):
+    """Fails if a model made of others' corpora gets a licence that their publishers do not give, at the second hand or
+    the third, or a card of one's own pairs claims terms."""
+    prepared = make_corpus({"train": pairs}, name="bought")
+    manifest = Manifest.load(prepared)
+    manifest.terms = "research use only"
+    manifest.save(prepared)
+    flags = ("--max_steps", "1", "--eval_corpora", str(made_up))
+    with pytest.raises(InputError, match=r"--license apache-2.0 .*bought \(research use only\)"):
+        train(prepared, *flags, "--license", "apache-2.0", "--dry_run", "true", output="no")
+    first = train(prepared, *flags, output="first")
+    train(made_up, *flags, "--model_name_or_path", str(first), output="second")
+    job("cosent.jobs.merge", "--models", tmp_path / "second", "--output", tmp_path / "third")
+    job("cosent.jobs.calibrate", "--model", tmp_path / "third", "--corpus", made_up, "--output", tmp_path / "fourth")
+    for name in ("second", "third", "fourth"):
+        card = ModelCard.load(tmp_path / name / CARD_NAME)
+        assert read_record(tmp_path / name).terms == {"bought": "research use only"}
+        assert card.data.license == "other" and "bought (research use only)" in card.text
+    with pytest.raises(InputError, match="--license mit"):
+        job("cosent.jobs.merge", "--models", tmp_path / "third", "--output", tmp_path / "no", "--license", "mit")
+    own = train(made_up, *flags, "--license", "mit", output="own")
+    assert ModelCard.load(own / CARD_NAME).data.license == "mit"
+    assert "not known here: those of made" in (own / CARD_NAME).read_text(encoding="utf-8")
+
+
+def test_what_terms_allow():
+    """Fails if terms of a shipped model are lost, or a licence that agrees with them is refused."""
+    assert set(terms_of(["similar-lookup", None])) == {"lcqmc", "bq", "atec", "stsb", "nli"}
+    assert terms_of(["mini"]) == {}
+    for wanted, refused in (("apache-2.0", True), ("cc-by-nc-4.0", True), ("other", False), (None, False)):
+        with pytest.raises(InputError, match="lcqmc") if refused else contextlib.nullcontext():
+            check_license(wanted, terms_of(["similar"]))
+    check_license("cc-by-nc-4.0", {"ocnli": CORPORA["ocnli"].terms, "demo": CORPORA["demo"].terms})
+    with pytest.raises(InputError, match="ocnli"):
+        check_license("cc-by-4.0", {"ocnli": CORPORA["ocnli"].terms})
+    assert [base_model(one) for one in ("similar", "a/b", "", "runs/no")] == ["similar", "a/b", None, None]
 
 
 def test_the_card_of_a_pretrained_encoder():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Manifest, corpus_folder
+from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Manifest, existing_corpus
 from cosent.errors import InputError, reading
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlaps
@@ -46,13 +46,7 @@ def labels_of(rows: datasets.Dataset) -> np.ndarray:
 
 def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     """Reads a prepared corpus by name or folder and checks it against the contract."""
-    folder = corpus_folder(name_or_folder, data_dir)
-    if folder is None:
-        name = Path(name_or_folder).stem
-        raise InputError(
-            f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder. Run `cosent "
-            f"prepare {name} --source RAW` first."
-        )
+    folder = existing_corpus(name_or_folder, data_dir)
     manifest = Manifest.load(folder)
     files = {split: folder / f"{split}.parquet" for split in SPLITS if split in manifest.splits}
     splits = {}

@@ -313,11 +313,14 @@ def find_columns(
     positions = [position for position in found if position is not None and position < len(names)]
     if len(set(positions)) < len(known) or (header and len(set(names)) < len(names)):
         expected = ", ".join(one or " or ".join(usual[:2]) for one, usual in roles)
+        if len(names) == 1 and not keyed:
+            raise InputError(
+                f"{path}, line 1: one column, {names[0]!r}, where {len(known)} are needed, {expected}. Columns are "
+                "separated by commas in .csv and by tabs in .tsv."
+            )
         advice = (
             f"Name them with {flag}: names of line 1, or positions from 0 if it has none." if flag else "Rename it."
         )
-        if len(names) == 1 and not keyed:
-            advice += " Columns are separated by commas in .csv and by tabs in .tsv."
         columns = f"the columns {expected}, got {', '.join(names)}"
         raise InputError(f"{path}, line 1: expected, each once, {columns}. {advice}")
     if not header:

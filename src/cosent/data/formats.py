@@ -100,7 +100,7 @@ def read_records(
     if options.sheet is not None and format != "xlsx":
         raise InputError(f"--sheet {options.sheet}: {path} is {format} and has no sheets. Leave it out.")
     if options.encoding != "utf-8" and format not in TEXT_FORMATS:
-        raise InputError(f"--encoding {options.encoding}: {path} is {format}, which is not text. Leave it out.")
+        raise InputError(f"--encoding: {path} is {format}, which is not text. Leave it out.")
     if format == "parquet":
         return _read_parquet(path, columns)
     if format == "xlsx":

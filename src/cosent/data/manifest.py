@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cosent.cli import option
+from cosent.cli import nearest, option
 from cosent.errors import InputError, reading
 
 COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
@@ -54,6 +54,7 @@ class Manifest(Labels):
         source: origin of the rows, in words.
         builder_version: version of the builder that wrote the folder.
         prompt: prompt that the raw rows had for every first sentence; the sentences do not contain it.
+        terms: what the publisher allows; empty for pairs of one's own.
     """
 
     max_length: dict[str, int]
@@ -63,6 +64,7 @@ class Manifest(Labels):
     source: str = ""
     builder_version: str = ""
     prompt: str = ""
+    terms: str = ""
 
     def save(self, folder: str | Path) -> None:
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2)
@@ -92,3 +94,15 @@ def corpus_folder(name_or_folder: str, data_dir: str | Path) -> Path | None:
     """Folder of a prepared corpus, by name under `data_dir` or as a folder; None if there is none."""
     places = (Path(data_dir, name_or_folder), Path(name_or_folder))
     return next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
+
+
+def existing_corpus(name_or_folder: str, data_dir: str | Path) -> Path:
+    """As `corpus_folder`; where there is none, an error with the nearest name."""
+    folder = corpus_folder(name_or_folder, data_dir)
+    if folder is None:
+        known = [manifest.parent.name for manifest in Path(data_dir).glob(f"*/{MANIFEST_NAME}")]
+        raise InputError(
+            f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder."
+            f"{nearest(name_or_folder, known)} Run `cosent prepare {Path(name_or_folder).stem} --source RAW` first."
+        )
+    return folder

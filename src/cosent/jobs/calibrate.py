@@ -41,6 +41,8 @@ def write(args: CalibrateArguments, folder: Path) -> None:
     """Finds the rules, and writes them into the folder."""
     from cosent.data.corpus import load_corpus
     from cosent.models.decision import write_rules
+    from cosent.record import read_record
+    from cosent.training.card import write_card
 
     corpora = [load_corpus(name, args.data_dir) for name in args.corpus]
     for corpus in corpora:
@@ -56,7 +58,11 @@ def write(args: CalibrateArguments, folder: Path) -> None:
         with writing(folder), complete_folder(folder) as partial:
             model.save_pretrained(partial)
             write_rules(partial, rules)
-            seal(partial, model_files(partial))
+            if (record := read_record(args.model)) is None:
+                seal(partial, model_files(partial))
+            else:  # of the same weights, with their terms
+                write_card(partial, record, folder.name)
+                record.save(partial)
     for name, rule in rules.items():
         print(described(name, rule, model), file=sys.stderr)
     print(json.dumps({"output": str(folder), "corpora": list(rules)}, ensure_ascii=False))

@@ -33,6 +33,7 @@ class MergeArguments(OutputFolder, DataFolder, Device):
         ("float32", "float16", "int8"),
     )
     truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
+    license: str | None = option(None, "Licence on the card, as the Hub names it (apache-2.0); default: by the models.")
     pca_dim: int | None = option(
         None, "Project vectors on so many principal directions of the training sentences of --corpus."
     )
@@ -50,9 +51,9 @@ def write(args: MergeArguments) -> None:
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.decision import write_rules
     from cosent.models.merging import common_start, shares
-    from cosent.record import CorpusRecord, RunRecord
+    from cosent.record import CorpusRecord, RunRecord, terms_of
     from cosent.search.precision import with_answers
-    from cosent.training.card import write_card
+    from cosent.training.card import check_license, write_card
     from cosent.training.job import environment, footprint
     from cosent.training.proof import SAME_WEIGHTS, FolderProof
 
@@ -62,6 +63,8 @@ def write(args: MergeArguments) -> None:
     if len(shorter) > 1 or ("pca_dim" in shorter and not args.corpus):
         raise InputError("--pca_dim needs the sentences of --corpus NAME, and takes the place of --truncate_dim.")
     corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
+    terms = terms_of(args.models, [corpus.manifest for corpus in corpora if args.pca_dim is not None])
+    check_license(args.license, terms)
     model = merged(args).to(choose_device(args.device))
     if shorter:
         shorten(model, args, corpora)
@@ -85,6 +88,7 @@ def write(args: MergeArguments) -> None:
         corpora={corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in corpora},
         after=evaluation.metrics,
         prompts=model.prompts.sides(),
+        terms=terms,
     )
     with complete_folder(args.output) as folder:
         model.save_pretrained(folder, **saved)

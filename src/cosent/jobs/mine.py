@@ -102,6 +102,7 @@ def mine(args: MineArguments) -> None:
     from cosent.data.corpus import load_corpus
     from cosent.data.files import read_texts
     from cosent.models.cache import default_cache
+    from cosent.record import terms_of
     from cosent.search.mining import random_pairs, read_pool, score_by, some_of, teacher_labels, write_corpus
 
     start = time.time()
@@ -116,7 +117,8 @@ def mine(args: MineArguments) -> None:
     if args.contrasts:
         if rank() == 0:
             made_of = [f"{corpus.manifest.name} train", *(args.text or [])]
-            print(json.dumps(write_contrasts(Path(args.output), pool.texts[: pool.size], made_of, args.seed)))
+            texts, terms = pool.texts[: pool.size], corpus.manifest.terms
+            print(json.dumps(write_contrasts(Path(args.output), texts, made_of, terms, args.seed)))
         return
     if args.suspects:
         write_suspects(args, corpus, pool)
@@ -144,6 +146,8 @@ def mine(args: MineArguments) -> None:
         scored = [score_pairs(teacher, first=first, second=second) for teacher in args.teacher]
         labels, manifest.label_min, manifest.label_max, mined["labels"] = teacher_labels(scored)
         manifest.label_kind, mined["teachers"] = "graded", [one.model for one in scored]
+        both = (manifest.terms, *terms_of(args.teacher).values())
+        manifest.terms = " and ".join(dict.fromkeys(one for one in both if one))
     splits = {name: (first[rows], second[rows], labels[rows]) for name, rows in split(args, labels).items()}
     manifest.splits["train"] = {"left_out": dict(+left_out), "mined": mined}
     if rank() == 0:
@@ -184,11 +188,12 @@ def write_suspects(args: MineArguments, corpus, pool) -> None:
         print(json.dumps({"output": args.output} | counts | {"left_out": left_out}))
 
 
-def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], seed: int) -> dict:
+def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], terms: str, seed: int) -> dict:
     """Writes a prepared corpus of contrasts, and counts its pairs; validation has a tenth of the sentences to itself.
 
     Args:
         made_of: what the manifest calls the sentences.
+        terms: those of the sentences.
     """
     from cosent.data.manifest import Manifest
     from cosent.search.contrasts import LABELS, training_pairs
@@ -221,6 +226,7 @@ def write_contrasts(folder: Path, sentences: list[str], made_of: list[str], seed
         max_length={"bi_encoder": min(512, longest), "cross_encoder": min(512, 2 * longest)},
         splits={"train": {"made": {"of": made_of, "seed": seed, "labels": LABELS}}},
         source=f"pairs made by `cosent mine --contrasts` of {' and '.join(made_of)}",
+        terms=terms,
     )
     write_corpus(folder, manifest, list(texts), splits)
     return {"output": str(folder)} | counts
@@ -262,6 +268,7 @@ def manifest_of(args: MineArguments, corpus):
         max_length=source.max_length,
         splits={},
         source=f"pairs made by `cosent mine` of {' and '.join([f'{source.name} train', *text])}",
+        terms=source.terms,
     )
     return manifest, mined
 

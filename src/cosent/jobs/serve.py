@@ -54,6 +54,7 @@ class ServeArguments(HitLimits, TextColumn, Int8, ModelSource):
         None, "Files of sentences for /search: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
     )
     rerank: str | None = option(None, "Model that reranks, best a cross-encoder.")
+    corpus: str | None = option(None, "Corpus whose decision rule to use; default: all of training.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
     port: int = option(8000, "Port.")
     rerank_scores: Literal["calibrated", "sigmoid", "raw"] | None = option(
@@ -88,7 +89,7 @@ def main(args: ServeArguments) -> None:
         return open_model(replace(args, model=path))
 
     models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
-    rules = [choose_rule(decision_rules(path), None, path) for path in (args.model, args.rerank or args.model)]
+    rules = [choose_rule(decision_rules(path), args.corpus, path) for path in (args.model, args.rerank or args.model)]
     live = None if args.text is None else open_live(args, models[0], models[1] if len(models) > 1 else None, rules[1])
     app = build(
         args.model,

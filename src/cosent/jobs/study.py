@@ -23,7 +23,7 @@ from typing import Any
 
 from cosent.atomic import locked
 from cosent.cli import REQUIRED, option
-from cosent.data.manifest import DataFolder
+from cosent.data.manifest import DataFolder, existing_corpus
 
 STOPPED = 130  # exit status after Ctrl-C
 
@@ -57,6 +57,9 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
     from cosent.comparing.runs import choose, expand, settings_of
     from cosent.comparing.session import Session
 
+    for corpora in study["corpora"]:
+        for corpus in [corpora] if isinstance(corpora, str) else corpora:
+            existing_corpus(corpus, args.data_dir)
     overrides = settings_of(args.set or [], args.study)
     tune = {key: values for key, values in study.pop("tune", {}).items() if key not in overrides}
     tune_flags = study.pop("tune_flags", {})

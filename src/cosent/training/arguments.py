@@ -176,6 +176,9 @@ class RunArguments(TrainingArguments):
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
+    license: str | None = option(
+        None, "Licence on the card, as the Hub names it (apache-2.0); default: by the corpora."
+    )
 
     def __post_init__(self):
         if not self.output_dir:

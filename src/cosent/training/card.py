@@ -16,9 +16,13 @@ from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError
 from cosent.models.decision import decision_rules
-from cosent.record import RunRecord, in_words
+from cosent.record import RunRecord, in_words, read_record
 from cosent.seal import sha256_of_file
 
+FREE, NON_COMMERCIAL = (
+    {"nothing stated", "Apache-2.0"},
+    {"CC BY-NC 2.0"},
+)  # terms that all licences, or such, agree with
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
 SENTENCES = "sentence-similarity", ["sentence-transformers", "sentence-similarity", "feature-extraction"]
 RERANKERS = "text-ranking", ["sentence-transformers", "cross-encoder", "reranker"]
@@ -53,6 +57,37 @@ SETTINGS = (
 )
 # What only continues a run here; everything else is published.
 LEFT_OUT = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt"]
+
+
+def check_license(wanted: str | None, terms: dict[str, str]) -> None:
+    """Refuses a licence that allows more than the publishers of the corpora do."""
+    if wanted is None or wanted.lower() == "other":
+        return
+    free = {*FREE, *NON_COMMERCIAL} if "-nc" in wanted.lower() else FREE
+    limits = {name: one for name, one in terms.items() if one not in free}
+    if limits:
+        raise InputError(
+            f"--license {wanted} allows more than the corpora of this model, or of those that it was made from: "
+            f"{listed(limits)}. Take --license other, leave it out, or start from mini on corpora of your own."
+        )
+
+
+def listed(terms: dict[str, str]) -> str:
+    return ", ".join(f"{name} ({one})" for name, one in terms.items())
+
+
+def base_model(start: str) -> str | None:
+    """The shipped model or that of the Hub that a start is, or was trained from by runs of ours; None if not known."""
+    passed: list[str] = []
+    while start and start not in passed:  # folders may have been written over one another
+        passed.append(start)
+        if start in SHIPPED and not Path(start).exists():
+            return start
+        if not Path(start).exists():
+            return start if start.count("/") == 1 and not start.startswith((".", "/", "runs/")) else None
+        record = read_record(start)
+        start = str(record.recipe.get("model_name_or_path") or "") if record is not None else ""
+    return None
 
 
 def write_card(folder: str | Path, record: RunRecord, name: str | None = None) -> None:
@@ -95,6 +130,8 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
             if recipe.get(key) not in (None, False, "None")
         ],
         manifests=manifests(record),
+        terms=listed(record.terms),
+        unknown=[name for name in map(lambda one: Path(one).name, corpora) if name not in record.terms],
         warnings=in_words(record.shortfalls) + record.tiny,
     )
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -173,9 +210,7 @@ def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
 
 def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
     """Metadata of the Hub: task, tags, base model if the Hub has it, and the test results as `model-index`."""
-    _, task, tags = KINDS[kind]
-    start = str(record.recipe.get("model_name_or_path") or "")
-    on_hub = start.count("/") == 1 and start not in SHIPPED and not Path(start).exists()
+    (_, task, tags), stated = KINDS[kind], record.recipe.get("license")
     results = [
         EvalResult(
             task_type="semantic-similarity",
@@ -195,7 +230,8 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
         library_name="transformers" if kind == "encoder" else "sentence-transformers",
         pipeline_tag=task,
         tags=[*tags, "cosent", *(f"loss:{loss}" for loss in methods(record.recipe))],
-        base_model=start if on_hub and not start.startswith((".", "/", "runs/")) else None,
+        license="other" if stated in (None, "None") and set(record.terms.values()) - FREE else stated,
+        base_model=base_model(str(record.recipe.get("model_name_or_path") or "")),
         model_name=name,
         metrics=["spearmanr", "accuracy"] if record.after else None,
         eval_results=results or None,

@@ -24,11 +24,11 @@ from cosent.evaluation.rules import DecisionRule
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.decision import write_rules
-from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes
+from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes, terms_of
 from cosent.seal import sha256_of_file
 from cosent.search.precision import with_answers
 from cosent.training.arguments import PairTrainingArguments, RunArguments
-from cosent.training.card import write_card
+from cosent.training.card import check_license, write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.corpora import RunCorpora, warn_of_missing_prompts
 from cosent.training.evaluation import (
@@ -87,6 +87,8 @@ def run_training(
     warn_of_missing_prompts(corpora, trainer.prefixes, isinstance(trainer.encoder, SentenceEncoder))
     training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
+    terms = terms_of([asked["model_name_or_path"], asked.get("teacher")], [corpus.manifest for corpus in training])
+    check_license(args.license, terms)
     files = {file: sha256_of_file(file) for file in [*(asked["text"] or []), *code]}
     settings = run_settings(*arguments, data=manifest_hashes(records) | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
@@ -125,6 +127,7 @@ def run_training(
             seconds=time.time() - start.time,
             proof=proven,
             leaks=leaks(training, evaluated),
+            terms=terms,
             **facts,
         )
         floor = floor_scores(evaluated, shipped)
