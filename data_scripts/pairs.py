@@ -3,6 +3,7 @@
     怎么还款,如何还款,1                                                                      a pair
     {"query": "怎么还款", "pos": ["如何还款"], "neg": ["怎么借款"], "pos_scores": [0.98], "neg_scores": [0.31]}
     {"anchor": "怎么还款", "positive": "如何还款", "negative": "怎么借款"}                    a query with texts
+    {"query": "怎么还款", "response": "如何还款", "rejected_response": ["怎么借款"]}          the same, of ms-swift
 
 Nothing is padded, cut, guessed or left out without being counted.
 """
@@ -23,11 +24,11 @@ NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 LARGEST = 3.4028234e38  # of float32
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
 
-QUERY_NAMES = ("query", "anchor")
+QUERY_NAMES = ("query", "anchor", "messages")
 PROMPT = "prompt"
 SIDES = {  # by the key of its scores: the columns of its texts, and their label without scores
-    "pos_scores": (re.compile(r"(pos|positive)(_\d+)?"), 1.0),
-    "neg_scores": (re.compile(r"(neg|negative)(_\d+)?"), 0.0),
+    "pos_scores": (re.compile(r"(pos|positive)(_\d+)?|response|positive_messages"), 1.0),
+    "neg_scores": (re.compile(r"(neg|negative)(_\d+)?|rejected_response|negative_messages"), 0.0),
 }
 
 Pair = tuple[str, str, float]

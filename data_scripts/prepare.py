@@ -9,7 +9,8 @@
 
 Training reads only what this job writes, never a raw file. A corpus that is not in the table needs --label_kind, unless
 its rows are queries with positives and negatives: {"query", "pos": [..], "neg": [..]} (FlagEmbedding; with pos_scores
-and neg_scores, these become the labels) or columns anchor, positive, negative.
+and neg_scores, these become the labels), columns anchor, positive, negative, or those of ms-swift: query, response and
+rejected_response, or messages, positive_messages and negative_messages.
 """
 
 import re

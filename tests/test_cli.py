@@ -90,6 +90,10 @@ def test_a_recipe_of_another_encoding(recipe):
         (["--lr", "3"], "--learning_rate"),  # the initials, not a flag of as many letters
         (["--epochs", "3"], "--num_train_epochs"),
         (["--warmup_ratio", "0.1"], "'--warmup_ratio'.*--warmup_steps 0.1"),
+        (["--normalize_embeddings", "true"], "'--normalize_embeddings'.*cosent encode --normalize"),
+        (["--sentence_pooling_method", "last_token"], "'--sentence_pooling_method'.*--pooling.* lasttoken"),
+        (["--train_group_size", "8"], "'--train_group_size'.*leave it out"),
+        (["--task_type", "embedding"], "'--task_type'.*--tower bi_encoder"),
         (["--batch-size=64"], "'--batch_size.*--per_device_train_batch_size"),
         (["--evaluation_strategy", "epoch"], "--eval_strategy"),
         (["--max_seq_length", "64"], "--max_length"),

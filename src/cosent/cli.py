@@ -83,17 +83,51 @@ JOBS = {
 # What to do instead of flags of other programs, of other versions of transformers, and of `TrainingArguments` that no
 # training job has: message -> names.
 INSTEAD = {
-    "Take --per_device_train_batch_size: pairs per device.": "batch_size train_batch_size per_gpu_train_batch_size",
+    "Take --per_device_train_batch_size: pairs per device.": (
+        "batch_size train_batch_size per_gpu_train_batch_size per_device_batch_size"
+    ),
     "Take --per_device_eval_batch_size: pairs per device.": "eval_batch_size per_gpu_eval_batch_size",
-    "Take --num_train_epochs.": "epochs num_epochs",
+    "Take --num_train_epochs.": "epochs num_epochs n_epochs",
     "Take --learning_rate.": "lr",
-    "Take --max_length: tokens.": "max_seq_length max_seq_len max_len",
+    "Take --max_length: tokens of a sentence, or of both of a cross-encoder's pair.": (
+        "max_seq_length max_seq_len max_len query_max_len passage_max_len"
+    ),
     "Take --warmup_steps 0.1: a number below 1 is a share of all steps.": "warmup_ratio warmup_proportion",
     "Take --eval_strategy: no, steps or epoch.": "evaluation_strategy",
     "Take --eval_steps with --eval_strategy steps --save_strategy steps.": "evaluation_steps",
     "Take --model_name_or_path.": "model model_name",
-    "Take --corpus, after cosent prepare.": "train_file train_data dataset_name",
-    "Take --scale, its inverse: 20 for a temperature of 0.05.": "temperature",
+    "Take --corpus, after cosent prepare, which reads the same files.": (
+        "train_file train_data dataset_name dataset val_dataset valid_file eval_data test_file data_path"
+    ),
+    "Take --validation_share of cosent prepare.": "split_dataset_ratio dev_ratio",
+    "Take --prompt 'TEXT' '': in front of queries, and none in front of passages.": (
+        "query_instruction_for_retrieval query_instruction passage_instruction_for_retrieval"
+    ),
+    "Take --pooling: cls, mean or lasttoken (FlagEmbedding's last_token).": (
+        "sentence_pooling_method pooling_method pooling_mode pooler_type encoder_type"
+    ),
+    "Scores are cosines, whatever the length of the vectors: leave it out; `cosent encode --normalize` scales them.": (
+        "normalize_embeddings normalized"
+    ),
+    "Take --loss cosent_in_batch or infonce: negatives are all other texts of the batch, of all processes.": (
+        "negatives_cross_device use_inbatch_neg in_batch_negatives gather_across_devices"
+    ),
+    "Every negative of a row becomes a pair in cosent prepare: leave it out.": "train_group_size num_negatives",
+    "Take --loss cosent: pos_scores and neg_scores are labels to it.": "knowledge_distillation kd_loss_type",
+    "Every batch holds pairs of one corpus: leave it out.": "same_dataset_within_batch small_threshold drop_threshold",
+    "Take --cached_batch_size, the batch that is compared, with --cached_part_size, the part in memory.": (
+        "sub_batch_size mini_batch_size"
+    ),
+    "Take --tower bi_encoder (text2vec's cosent, ms-swift's embedding) or cross_encoder (reranker).": (
+        "task_type model_arch"
+    ),
+    "Take --loss; --help lists them.": "loss_type loss_fn",
+    "Take --use_peft true for LoRA; without it all weights are trained.": "train_type tuner_type use_lora",
+    "Take --lora_r.": "lora_rank",
+    "Take --lora_target_modules.": "target_modules",
+    "The folder of the model says it: leave it out.": "model_type tokenizer_name config_name template",
+    "Set HF_HOME in the environment.": "cache_dir cache_path",
+    "Take --scale, its inverse: 20 for a temperature of 0.05, 50 for FlagEmbedding's 0.02.": "temperature",
     "Take --use_cpu true for the CPU; CUDA_VISIBLE_DEVICES in the environment chooses a GPU.": "no_cuda device",
     "Take --bf16 true to compute in bfloat16; weights keep float32.": "torch_dtype dtype bf16_full_eval fp16_full_eval",
     "Take --optim adafactor.": "adafactor",

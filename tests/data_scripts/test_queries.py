@@ -92,6 +92,59 @@ def test_scores_of_a_reranker_are_taken_before_the_label_next_to_them(bench, cap
     bench.stops("got 2", "mine", "--source", path, "--label_kind", "scores")
 
 
+def said(text: str, role: str = "user") -> dict:
+    return {"role": role, "content": text}
+
+
+SWIFT = {"messages": [said(Q)], "positive_messages": [[said(A)]]}
+
+
+@pytest.mark.parametrize(
+    ("row", "pairs"),
+    [
+        ({"query": Q, "response": A, "rejected_response": [B, C]}, [(Q, A, 1), (Q, B, 0), (Q, C, 0)]),
+        ({"query": Q, "response": A, "rejected_response": B}, [(Q, A, 1), (Q, B, 0)]),
+        (SWIFT | {"negative_messages": [[said(B)], [said(C)]]}, [(Q, A, 1), (Q, B, 0), (Q, C, 0)]),
+        (
+            SWIFT | {"positive_messages": [[said(A, "assistant")], [said(B)]], "negative_messages": [], "images": []},
+            [(Q, A, 1), (Q, B, 1)],
+        ),
+        (SWIFT | {"messages": [said("检索：", "system"), said(Q)]}, [(f"检索： {Q}", A, 1)]),
+    ],
+)
+def test_rows_of_ms_swift(bench, prepared, row, pairs):
+    """Fails if a file of ms-swift has to be converted first, or its instruction is lost."""
+    prepared(row)
+    assert bench.rows() == pairs
+
+
+@pytest.mark.parametrize("row", [SWIFT, {"query": Q, "response": A}, {"sentence_A": Q, "sentence_B": A}])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_labelled_rows_of_others(bench, row, ending):
+    """Fails if a pair with its label is taken for a positive, or its chat is read in one format alone."""
+    path = bench.write("pairs.jsonl", lines(row | {"label": 0.25}))
+    if ending == "parquet":
+        path = bench.folder / "pairs.parquet"
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row | {"label": 0.25}]), path)
+    bench.prepare("mine", "--source", path, "--label_kind", "graded", "--label_max", "1")
+    assert bench.rows() == [(Q, A, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"images": ["a.png"]}, "text alone, got a row with images"),
+        ({"messages": [said(Q), said(A, "assistant"), said(B)]}, "one message in messages.*assistant"),
+        ({"positive_messages": [[{"role": "user", "content": [1]}]]}, "one message in positive_messages"),
+        ({"messages": "怎么还款"}, "one message in messages"),
+    ],
+)
+def test_chats_that_are_no_texts(prepared, bad, message):
+    """Fails if turns of a conversation, or pictures, are dropped from what is trained on."""
+    with pytest.raises(InputError, match=f"bge.jsonl, line 2: .*{message}"):
+        prepared(SWIFT, SWIFT | bad)
+
+
 GOOD = {"query": Q, "pos": [A], "neg": [B], "pos_scores": [3], "neg_scores": [1]}
 BAD_ROWS = [
     ({"pos": [A], "neg": [B]}, "key query, .*pos, neg"),
@@ -134,7 +187,7 @@ def test_labels_that_the_rows_cannot_have_stop(prepared):
     for kind in (("nli",), ("scores",), ("graded", "--label_min", "0", "--label_max", "1")):
         with pytest.raises(InputError, match=f"--label_kind {kind[0]} .*pos_scores"):
             prepared(row, flags=("--label_kind", *kind))
-    with pytest.raises(InputError, match="--text_columns"):
+    with pytest.raises(InputError, match="--label_kind"):  # a pair: its label says nothing of the range
         prepared({"query": Q, "positive": A, "score": 0.3})
     with pytest.raises(InputError, match="--label_kind graded"):
         prepared(GOOD, flags=("--label_min", "0", "--label_max", "9"))

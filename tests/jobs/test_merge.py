@@ -112,6 +112,16 @@ def test_cutting_reads_no_training_sentences(merge, models, make_corpus, pairs):
     assert load_model(str(models / "made")).embedding_dimension == 8
 
 
+def test_a_pooling_is_written_down(merge, models, tiny_model):
+    """Fails if a folder of FlagEmbedding, which does not say that it pools by [CLS], can be served only as a mean."""
+    merge(tiny_model, flags=("--pooling", "cls"))
+    sentences = ["怎么还款", "如何还款"]
+    expected = load_model(str(models / "cls")).encode(sentences)
+    np.testing.assert_array_equal(load_model(str(models / "made")).encode(sentences), expected)
+    with pytest.raises(InputError, match="--pooling must be one of"):
+        merge(tiny_model, flags=("--pooling", "max"), output="other")
+
+
 def test_half_precision_halves_the_folder(merge, models):
     """Fails if a folder of float16 is not half as large, or answers unlike the model that was measured."""
     merge("mean", flags=("--dtype", "float16"))

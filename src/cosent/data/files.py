@@ -40,15 +40,18 @@ logger = logging.getLogger(__name__)
 _NOUNS = ("句子", "文本", "问题")
 TEXT_NAMES = ("text", "sentence", "文本", "句子")  # of columns that are found without being asked for
 SENTENCE1_NAMES = (
-    *("sentence1", "text1", "s1", "premise", "query1", "question1", "query", "anchor"),
+    *("sentence1", "text1", "s1", "premise", "query1", "question1", "query", "anchor", "sentence_A", "messages"),
     *(noun + number for noun in _NOUNS for number in "1一"),
 )
 SENTENCE2_NAMES = (
     *("sentence2", "text2", "s2", "hypothesis", "query2", "question2", "passage", "document"),
+    *("response", "sentence_B", "positive_messages", "positive"),
     *(noun + number for noun in _NOUNS for number in "2二"),
 )
 LABEL_NAMES = ("gold_label", "label", "score", "similarity", "gold", "标签", "相似", "是否相似", "分数")
 SCORE_NAMES = ("score", "reranker_score", "similarity", "分数")  # of a model, never the label next to them
+CHATS = ("messages", "positive_messages", "negative_messages")  # keys of ms-swift
+MEDIA = ("images", "videos", "audios")
 ID_NAMES = ("_id", "id", "编号")  # of queries and documents
 QUERY_ID_NAMES = ("query-id", "query_id", "qid", "query")  # of judgements; those of BEIR first
 DOCUMENT_ID_NAMES = ("corpus-id", "corpus_id", "document_id", "doc_id", "docid", "pid", "document")
@@ -177,6 +180,29 @@ def check_text(value: object, name: str, keep_empty: bool = False) -> str:
     return value
 
 
+def without_chats(row: dict) -> dict | RowError:
+    """A row whose chats are replaced by their texts; what is wrong with one that is more than a text."""
+    try:
+        if (chats := [name for name in CHATS if row.get(name) is not None]) and any(row.get(name) for name in MEDIA):
+            raise RowError("text alone", f"a row with {', '.join(name for name in MEDIA if row.get(name))}")
+        return row | {name: text_of_chat(row[name], name) for name in chats} if chats else row
+    except RowError as error:
+        return error
+
+
+def text_of_chat(chat: object, name: str) -> str | list:
+    """The text of a chat of one message, behind that of a system as ms-swift puts it, or of a list of chats."""
+    if isinstance(chat, list) and all(isinstance(one, list) for one in chat):
+        texts = [text_of_chat(one, name) for one in chat]
+        return texts[0] if len(texts) == 1 else texts
+    said = [one if isinstance(one, dict) else {} for one in chat] if isinstance(chat, list) else []
+    contents = [one["content"] for one in said if isinstance(one.get("content"), str)]
+    roles = [one.get("role") == "system" for one in said]
+    if roles not in ([False], [True, False]) or len(contents) < len(said):
+        raise RowError(f"one message in {name}, with a system's in front at most", as_text(chat))
+    return " ".join(contents)
+
+
 @dataclass(frozen=True)
 class Table:
     """A file of rows, and the columns of its sentences.
@@ -200,6 +226,8 @@ class Table:
         for number, text, fields in read_records(self.path, self.format, columns, self.options):
             if header and fields:
                 header = False
+            elif isinstance(fields, dict):
+                yield number, text, without_chats(fields)
             elif isinstance(fields, list):
                 wrong = None if len(fields) == width else RowError(f"{width} columns", len(fields))
                 yield number, text, wrong or dict(zip(self.names, fields, strict=True))

@@ -2,6 +2,7 @@
 
 cosent merge --models runs/seed1 runs/seed2 --output runs/soup       runs from one start: the mean of their weights
 cosent merge --models runs/faq --pca_dim 64 --corpus faq --output runs/faq64     one model, with shorter vectors
+cosent merge --models other/bge --pooling cls --output runs/bge                  a folder that does not say how it pools
 """
 
 import json
@@ -31,6 +32,9 @@ class MergeArguments(OutputFolder, DataFolder, Device):
         "float32",
         "Type of the saved weights; float16 halves the folder, int8 quarters the rows of a lookup and halves the rest.",
         ("float32", "float16", "int8"),
+    )
+    pooling: str | None = option(
+        None, "cls, mean, lasttoken, linear_cls; default: the model's, else mean (students: linear_cls)."
     )
     truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
     license: str | None = option(None, "Licence on the card, as the Hub names it (apache-2.0); default: by the models.")
@@ -103,9 +107,13 @@ def write(args: MergeArguments) -> None:
 def merged(args: MergeArguments):
     """The merged model."""
     from cosent.models.auto import load_model
+    from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.merging import average
     from cosent.models.student import Student, is_student
 
+    if args.pooling is not None:
+        pooled = [SentenceEncoder.from_pretrained(name, pooling=args.pooling) for name in args.models]
+        return average(pooled, args.models, args.weights)
     students = all(is_student(resolve(name)) for name in args.models)
     models = [(Student.from_pretrained if students else load_model)(name) for name in args.models]
     return average(models, args.models, args.weights)

@@ -80,7 +80,7 @@ def common_start(names: Sequence[str]) -> str | None:
     """The model that all runs started from, by their records; None, with a warning, if there is none or not known."""
     records = [read_record(name) for name in names]
     starts = {record.recipe.get("model_name_or_path") if record else None for record in records}
-    if len(starts) == 1 and None not in starts:
+    if len(starts) == 1 and (None not in starts or len(names) == 1):
         return starts.pop()
     logger.warning(
         "The models do not come from one start (%s), and a mean of unrelated weights is usually noise: evaluate it.",
