@@ -67,6 +67,7 @@ JOBS = {
     "calibrate": Job("find threshold, probabilities and decision rules of a model on labelled pairs"),
     "study": Job("run recipes, variants, corpora and seeds, and keep the results"),
     "report": Job("draw the tables and figures of a study"),
+    "check": Job("check that other software gives the vectors or scores of a model, and name the mistake"),
     "verify": Job("check that a model, corpus or other folder is whole"),
     "mine": Job("make pairs of sentences and label them, to train on", shares_work=True),
     "merge": Job("make one model of several"),

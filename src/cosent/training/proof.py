@@ -14,6 +14,7 @@ from cosent.compute.distributed import decided_by_main, rank
 from cosent.data.corpus import Corpus
 from cosent.data.formats import is_blank
 from cosent.errors import InputError
+from cosent.evaluation.similarity import row_differences
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
@@ -72,7 +73,7 @@ class FolderProof:
         loaded.packing = trained.packing
         now = answers(trained, self.pairs)
         again = answers(loaded.to(trained.device), self.pairs)
-        difference = float(np.abs(again - now).max() / np.abs(now).max()) if again.shape == now.shape else float("inf")
+        difference = float(row_differences(now, again).max())
         if not difference <= self.tolerance:
             raise InputError(
                 f"The saved model does not match the one in memory (largest relative difference {difference:.0e}, "

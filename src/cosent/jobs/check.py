@@ -1,0 +1,190 @@
+"""Check that other software gives the vectors or scores of a model, and name the mistake if it does not.
+
+cosent check --model runs/faq --against http://127.0.0.1:8000      endpoint of OpenAI's, TEI's or Ollama's shape
+cosent check --model runs/cross --against http://127.0.0.1:8000    /rerank of TEI's, Jina's or Cohere's
+cosent check --model runs/faq --against faq.onnx                   bundle, graph, or folder for sentence-transformers
+cosent check --model runs/faq --against theirs.npy --text texts.txt
+
+Both answer some forty texts: short, long and empty ones, other scripts, full-width letters, line breaks, emoji. If the
+answers differ, the usual mistakes are made here too until they give the same, and the exit status is 1. An endpoint
+gets the key of OPENAI_API_KEY, if it is set.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cosent.cli import REQUIRED, option, refuse_negative
+from cosent.errors import InputError
+from cosent.evaluation.similarity import row_differences, unit
+from cosent.jobs.arguments import ModelSource, open_model
+
+SHORT = [
+    *("怎么还款", "如何还款", "我不喜欢北京", "今天天气很好", "好", "a", ".", "？！", "OPPO R11多少钱?", "增长12.5%"),
+    *("1234567890", "Hello World", "HELLO", "iPhone 15 Pro Max", "Café à Zürich", "ＡＢＣ１２３，（全角）", "請問", ""),
+    *("ありがとうございます", "감사합니다", "Как дела?", "شكرا جزيلا", "สวัสดีครับ", "太好了😀👍🏽", "𠮷野家", "龘靐"),
+    *("  前后 空格  ", "换\n行", "制表\t符", "全角\u3000空格", "微信WeChat支付", "https://example.com/a?b=1"),
+]
+PASSAGE = "银行卡还款可以在手机应用的首页点还款，然后选择金额和日期，确认后资金会在两小时内到账。没有请联系客服。"
+PROMPTS = ("query: ", "Instruct: Find similar questions.\nQuery: ")  # for a model without any
+LONGEST = 2048  # characters
+BATCH = 8  # texts in the request that shows whether they are padded right
+SAME = 1e-6  # relative difference of answers to a text and to what is read of it
+COMMON_LENGTHS = (32, 64, 128, 256, 384, 512, 1024)  # tokens; tried where the length cannot be asked for
+
+
+@dataclass(kw_only=True)
+class CheckArguments(ModelSource):
+    """Where the model also is."""
+
+    against: str = option(REQUIRED, "Address, folder, bundle, graph (.onnx), or vectors (.npy) of the rows of --text.")
+    text: str | None = option(None, "File of texts of your own instead of the built-in ones.")
+    name: str | None = option(None, "Name of the model at an endpoint that serves several.")
+    send_prompt: bool = option(False, "Send the texts behind the prompt of --model, to a server that adds none.")
+    tolerance: float = option(1e-4, "Largest difference of equal answers, relative to the largest number of --model.")
+    json: bool = option(False, "Print JSON.")
+
+
+def main(args: CheckArguments) -> int:
+    refuse_negative(args, "tolerance")
+    if args.text is None and args.against.endswith(".npy"):
+        raise InputError("--text is missing: the file of the texts, of which --against has the vectors.")
+    model = open_model(args)
+    from cosent.data.files import SENTENCE, open_table
+    from cosent.models.elsewhere import elsewhere
+    from cosent.training.proof import without_warnings
+
+    if args.text is None:
+        texts = usual_texts(model)
+    else:
+        texts = list(open_table(args.text, None, SENTENCE, "", "--text").texts(keep_empty=True))
+    prompt = model.prompts.text() if args.send_prompt else ""
+    items, sent = list[Any](texts), list[Any](prompt + text for text in texts)
+    if model.library_class == "CrossEncoder":
+        items, sent = ([(query, text) for text in texts[1:]] for query in (texts[0], sent[0]))
+    where, ask = elsewhere(args.against, model, sent, args.model, args.name)
+    with without_warnings():
+        report = {"model": args.model, "against": where} | compared(model, args, items, sent, ask)
+    print(json.dumps(report, ensure_ascii=False) if args.json else in_words(report))
+    return 0 if report["equal"] else 1
+
+
+def usual_texts(model) -> list[str]:
+    """Short texts, one behind each prompt, and long ones around the most that the model reads."""
+    most, prompts = model.max_length, [text for text in model.prompts.texts.values() if text] or PROMPTS
+    lengths = {min(length, LONGEST) for length in (most // 4, most // 2, most - 4, most, most + 4, 2 * most, 640)}
+    passage = PASSAGE * (1 + LONGEST // len(PASSAGE))
+    return [*SHORT, *(prompt + SHORT[0] for prompt in prompts), *(passage[:length] for length in sorted(lengths))]
+
+
+def answered(ask: Callable, items: list) -> tuple[list[int], np.ndarray, Counter[str]]:
+    """The places of the items that are answered, the answers, and how often others were refused, by what was said."""
+    from cosent.models.elsewhere import Refused
+
+    answers, refusals = {}, Counter[str]()
+    for place, item in enumerate(items):
+        try:
+            answer = ask([item])[0]
+        except Refused as error:
+            refusals[str(error)] += 1
+            continue
+        if np.isfinite(answer).all():
+            answers[place] = answer
+        else:
+            refusals["nan or inf"] += 1
+    if not answers:
+        raise InputError(f"Nothing was answered: {refusals.most_common(1)[0][0]}. Look at the log of the server.")
+    return list(answers), np.array(list(answers.values()), np.float64), refusals
+
+
+def lengths_read(model, ask: Callable, item) -> set[int]:
+    """How many tokens of a long text are read there, without our prompt and with it.
+
+    The shortest beginning of the text that is answered as all of it has so many.
+    """
+    from cosent.models.elsewhere import Refused
+
+    *query, text = item if isinstance(item, tuple) else (item,)
+
+    def answer(characters: int) -> np.ndarray:
+        return ask([(*query, text[:characters]) if query else text[:characters]])
+
+    low, high = 1, len(text)
+    try:
+        whole = answer(high)
+        while low < high:
+            middle = (low + high) // 2
+            same = row_differences(whole, answer(middle)).max() < SAME
+            low, high = (low, middle) if same else (middle + 1, high)
+    except Refused:
+        return set(COMMON_LENGTHS)
+    first, *second = [*query, text[:high]]
+    prompts = {"", model.prompts.text()}
+    return {len(model.tokenizer(prompt + first, *second, verbose=False)["input_ids"]) for prompt in prompts}
+
+
+def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable) -> dict[str, Any]:
+    """How far the answers differ, and why."""
+    from cosent.compute.packed_backbone import max_tokens
+    from cosent.models.decision import choose_rule, decision_rules
+    from cosent.models.mistakes import Mistake, answers, compare, explain, sigmoid
+
+    places, theirs, refusals = answered(ask, sent)
+    items, sent = ([texts[place] for place in places] for texts in (items, sent))
+    forms: dict[str, Callable] = {"as ours": np.asarray, "of length 1": unit}
+    if theirs.ndim == 1:
+        rule = choose_rule(decision_rules(args.model), None, args.model)
+        forms = {"as ours": np.asarray, "as sigmoid": sigmoid}
+        forms |= {} if rule is None else {"as probability": rule.probabilities}
+    ours = answers(model, items)
+    rows, form = compare(ours, theirs, forms)
+    causes: list[Mistake] = []
+    left = rows
+    if rows.max() > args.tolerance:
+        cuts = lengths_read(model, ask, max(sent, key=lambda item: len(item[-1] if theirs.ndim == 1 else item)))
+        cuts = {cut for cut in cuts if 3 <= cut <= max_tokens(model.backbone.config)} - {model.max_length}
+        causes, left = explain(model, items, theirs, forms, sorted(cuts), args.tolerance)
+    with suppress(InputError):  # which takes one text at a time
+        apart = row_differences(theirs[-BATCH:], ask(sent[-BATCH:])).max()
+        if apart > max(args.tolerance, 2 * left.max()):
+            causes.append(Mistake("padding changes the answers", "Pass the attention mask to the model there."))
+    return {
+        "items": len(items),
+        "refused": dict(refusals),
+        "form": form,
+        "difference": float(rows.max()) if np.isfinite(rows).all() else None,
+        "differ": int((rows > args.tolerance).sum()),
+        "most": items[int(rows.argmax())],
+        **cosines(ours, theirs),
+        "equal": not causes,
+        "causes": [{"name": one.name, "cure": one.cure} for one in causes],
+        "left": float(left.max()),
+    }
+
+
+def cosines(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+    """How far the cosines of all texts with one another differ, and how they correlate; of scores only the latter."""
+    if ours.ndim == 1:
+        return {"correlation": float(np.corrcoef(ours, theirs)[0, 1])}
+    every = np.triu_indices(len(ours), 1)
+    one, other = ((vectors @ vectors.T)[every] for vectors in (unit(ours), unit(theirs)))
+    return {"cosines": float(np.abs(one - other).max()), "correlation": float(np.corrcoef(one, other)[0, 1])}
+
+
+def in_words(report: dict[str, Any]) -> str:
+    """The report, in lines."""
+    size = "other numbers of numbers" if report["difference"] is None else f"{report['difference']:.1e}"
+    lines = [f"{report['model']} and {report['against']}: {report['items']} answers, {report['form']}"]
+    lines += [f"refused {count} times: {said}" for said, count in report["refused"].items()]
+    if report["equal"]:
+        return "\n".join([*lines, f"equal: largest difference {size}"])
+    lines.append(f"largest difference {size}, over the tolerance for {report['differ']}, most for {report['most']!r}")
+    if "cosines" in report:
+        lines.append(f"largest difference of cosines {report['cosines']:.4f}, correlation {report['correlation']:.4f}")
+    lines += [f"cause: {cause['name']}. {cause['cure']}" for cause in report["causes"]]
+    return "\n".join([*lines, f"left without it: {report['left']:.1e}"])
