@@ -109,7 +109,7 @@ def graph(file: str, model) -> Answer:
     with reading(file, RuntimeError):
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_outputs()]
-    names = [one for one in ("sentence_embedding", "logits") if one in names] or names
+    names = [one for one in ("sentence_embedding", "scores", "logits") if one in names] or names
 
     def ask(items: Items) -> np.ndarray:
         first, *second = zip(*items, strict=True) if isinstance(items[0], tuple) else [items]

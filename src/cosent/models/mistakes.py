@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from transformers.activations import GELUActivation
 
 from cosent.compute.devices import run_tokenizer
 from cosent.compute.packed_backbone import plain_forward
@@ -72,6 +73,7 @@ def usual_mistakes(model, cuts: Sequence[int], width: int) -> list[Mistake]:
         Mistake("texts are lower-cased", tokenizer, "text", str.lower),
         Mistake("line breaks become spaces", "Turn it off there.", "text", lambda text: text.replace("\n", " ")),
         Mistake("the tokenizer's normaliser is left out", tokenizer, "normalizer", False),
+        Mistake("gelu is approximated by tanh", "TEI does; accept it by --tolerance.", "gelu", gelu_by_tanh),
     ]
     if isinstance(model, CrossEncoder):
         return [
@@ -96,7 +98,7 @@ def usual_mistakes(model, cuts: Sequence[int], width: int) -> list[Mistake]:
 
 def recomputed(model, items: Sequence[Any]) -> Callable[..., np.ndarray]:
     """The vectors of texts, or the scores of pairs, as a function of options; without any they are the model's own."""
-    usual = {"prompt": model.prompts.text(), "room": model.max_length, "text": str, "normalizer": True}
+    usual = {"prompt": model.prompts.text(), "room": model.max_length, "text": str, "normalizer": True, "gelu": copy}
     if pairs := isinstance(model, CrossEncoder):
         usual |= {"segments": True, "swapped": False, "sigmoid": False}
     else:
@@ -111,8 +113,8 @@ def recomputed(model, items: Sequence[Any]) -> Callable[..., np.ndarray]:
         return changed
 
     @cache
-    def scores(prompt, room, text, normalizer, segments, swapped) -> np.ndarray:
-        other = copy(model)
+    def scores(prompt, room, text, normalizer, gelu, segments, swapped) -> np.ndarray:
+        other = gelu(model)
         other.tokenizer, other.max_length = tokenizer(normalizer, segments), room
         first, second = ([text(one) for one in side] for side in zip(*items, strict=True))
         first, second = (second, first) if swapped else (first, second)
@@ -120,8 +122,8 @@ def recomputed(model, items: Sequence[Any]) -> Callable[..., np.ndarray]:
 
     @cache
     @torch.inference_mode()
-    def tokens(prompt, room, text, normalizer, special) -> tuple[list[torch.Tensor], int, int]:
-        changed = tokenizer(normalizer)
+    def tokens(prompt, room, text, normalizer, gelu, special) -> tuple[list[torch.Tensor], int, int]:
+        changed, backbone = tokenizer(normalizer), gelu(model.backbone)
         texts = [prompt + text(one) for one in items]
         read = run_tokenizer(changed, texts, add_special_tokens=False, **NO_EXTRAS)["input_ids"]
         before, after = frame(run_tokenizer(changed, ["a"], **NO_EXTRAS).encodings[0])
@@ -130,7 +132,7 @@ def recomputed(model, items: Sequence[Any]) -> Callable[..., np.ndarray]:
             if ids:
                 row = torch.tensor([ids], device=model.device)
                 inputs = {"input_ids": row, "attention_mask": torch.ones_like(row)}
-                output[place] = plain_forward(model.backbone, inputs)[0]
+                output[place] = plain_forward(backbone, inputs)[0]
         return output, len(before), len(after)
 
     def recompute(**changes) -> np.ndarray:
@@ -144,6 +146,16 @@ def recomputed(model, items: Sequence[Any]) -> Callable[..., np.ndarray]:
             return nn.Sequential(*options["modules"])(pooled)[:, : options["width"]].float().cpu().numpy()
 
     return recompute
+
+
+def gelu_by_tanh(model: nn.Module) -> nn.Module:
+    """A copy of a model with an approximation of its activation function."""
+    changed = deepcopy(model)
+    for module in list(changed.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, GELUActivation):
+                setattr(module, name, nn.GELU("tanh"))
+    return changed
 
 
 def sigmoid(scores: np.ndarray) -> np.ndarray:
@@ -196,15 +208,15 @@ def explain(
         raise InputError(f"Vectors there have {widths}, and no usual mistake does that. Check which model answers.")
     if name := rounding(model, items, rows, forms[form]):
         cure = "Ask for float32 there, or accept it by --tolerance."
-        return [*found, Mistake(f"computed in {name}, or rounded as much", cure)], rows
+        return [*found, Mistake(f"rounded as in {name}", cure)], rows
     if (other := rows > tolerance).mean() <= 0.5:
         name = f"{other.sum()} of {len(rows)} texts are read otherwise, as {items[int(rows.argmax())]!r}"
         return [*found, Mistake(name, "Use tokenizer.json of the folder there, as it is.")], rows
     return [Mistake("other weights", "No usual mistake gives these answers. Check which model answers.")], first
 
 
-def rounding(model, items: Sequence[Any], rows: np.ndarray, form: Callable) -> str | None:
-    """The precision in which our answers would differ most nearly as much as `rows`; None if in none of them."""
+def rounding(model, items: Sequence[Any], rows: np.ndarray, form: Callable) -> str:
+    """The precisions in which our answers would differ about as much as `rows`, the nearest first; empty if in none."""
     near = {}
     for name, change in PRECISIONS.items():
         rounded = answers(change(deepcopy(model).cpu()), items)
@@ -212,4 +224,4 @@ def rounding(model, items: Sequence[Any], rows: np.ndarray, form: Callable) -> s
         ratio = abs(np.log(np.median(rows) + 1e-12) - np.log(np.median(sizes) + 1e-12))
         if ratio < np.log(4) and rows.max() < 4 * sizes.max():
             near[name] = ratio
-    return min(near, key=near.__getitem__, default=None)
+    return " or ".join(sorted(near, key=near.__getitem__))
