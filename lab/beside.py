@@ -1,8 +1,9 @@
-"""Put a table beside a BERT: rows of zeros for its tokens and for frequent pairs of them.
+"""Put a table beside a BERT: rows for its tokens and for frequent pairs of them, zeros or trained beside it.
 
 python -m lab.beside --model_name_or_path mini --text plain.txt.gz --corpus stsb --exclude stsb --output runs/beside
 
-The vectors are those of before, and no label is read. Train it by `cosent train --model_name_or_path runs/beside`.
+Without --steps no label is read, and the vectors are those of before: train both by `cosent train`. With --steps,
+CoSENT trains the rows, and the BERT, which embeds each sentence once, stays; what has no row then adds nothing.
 """
 
 import logging
@@ -10,6 +11,8 @@ import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import torch
+from datasets import Dataset
 from transformers import BertModel
 
 from cosent.atomic import complete_folder
@@ -22,7 +25,7 @@ from cosent.models.lookup import BertLookupModel, LookupConfig
 from cosent.record import CorpusRecord, RunRecord
 from cosent.seal import sha256_of_file
 from cosent.training.job import environment, footprint
-from lab.lookup import Table, TableArguments, sentences_to_distil
+from lab.lookup import Table, TableArguments, compare, sentences_to_distil, shares
 
 logger = logging.getLogger("cosent.beside")
 
@@ -34,30 +37,37 @@ class BesideArguments(TableArguments):
     model_name_or_path: str = option("similar", "Bi-encoder of type bert.")
     entries: int = option(32_000, "Tokens and pairs with a row of their own, the most frequent ones.")
     hashed_rows: int = option(1, "Rows that all others share.")
+    steps: int = option(0, "Batches of CoSENT; 0: rows of zeros.")
+    limit_train: int | None = option(None, "Most pairs of each corpus to train on.")
 
 
 def main(args: BesideArguments) -> None:
     start, output = time.time(), args.new_folder()
+    shares(args)  # refuses what does not fit before anything is read
     corpora = {name: load_corpus(name, args.data_dir) for name in args.corpus}
-    sentences = sentences_to_distil(args, [corpus.split("train") for corpus in corpora.values()])
+    rows = [corpus.split("train") for corpus in corpora.values()]
+    sentences = sentences_to_distil(args, rows)
     encoder = load_bi_encoder(args.model_name_or_path)
+    bert = encoder.backbone
+    if not isinstance(bert, BertModel):
+        raise InputError(f"{args.model_name_or_path} is of type {bert.config.model_type}. Name one of type bert.")
 
-    def encode(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def token_ids(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         ids, _ = read_texts(encoder.tokenizer, texts, encoder.max_length)
         return np.concatenate([np.array(row, np.int64) for row in ids]), np.array([len(row) for row in ids])
 
-    bert = encoder.backbone
-    if not isinstance(bert, BertModel):
-        raise InputError(
-            f"--model_name_or_path {args.model_name_or_path} is of type {bert.config.model_type}, not bert."
-        )
     config = LookupConfig(hidden_size=bert.config.hidden_size, entries=args.entries, hashed_rows=args.hashed_rows)
-    keys = Table(config, args, encode, sentences, []).model.keys.numpy()
-    encoder.backbone = BertLookupModel.beside(bert, keys, args.hashed_rows, args.entry_dropout)
+    table, trained = Table(config, args, token_ids, sentences, [], encoder.encode), time.time()
+    model = BertLookupModel.beside(bert, table.model.keys.numpy(), args.hashed_rows, args.entry_dropout)
+    if args.steps:
+        torch.nn.init.zeros_(table.model.table.weight)
+        compare(table, [some(corpus, args) for corpus in rows], args)
+        model.lookup.table.weight.data[: args.entries] = table.model.table.weight.data[: args.entries]
+    encoder.backbone = model
     record = RunRecord(
         recipe=asdict(args),
         environment=environment(),
-        train_seconds=0.0,
+        train_seconds=time.time() - trained,
         seconds=time.time() - start,
         files={name: sha256_of_file(name) for name in args.text},
         footprint=footprint(encoder, None),
@@ -67,6 +77,13 @@ def main(args: BesideArguments) -> None:
         encoder.save_pretrained(folder)
         record.save(folder)
     logger.info("wrote %s", output)
+
+
+def some(rows: Dataset, args: BesideArguments) -> Dataset:
+    """At most `limit_train` of the rows of a corpus, drawn at random."""
+    if args.limit_train is None or args.limit_train >= len(rows):
+        return rows
+    return rows.shuffle(seed=args.seed).select(range(args.limit_train))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ WARMUP = 0.05  # share of the steps
 
 @dataclass(kw_only=True)
 class TableArguments(OutputFolder):
-    """What a table holds, and the text that decides it."""
+    """What a table holds, the text that decides it, and CoSENT."""
 
     config: str | None = option(None, "YAML file of defaults for these flags.")
     text: list[str] = option(REQUIRED, "UTF-8 files of plain text, a line each, also .gz.")
@@ -56,15 +57,18 @@ class TableArguments(OutputFolder):
     data_dir: str = option("data", "Folder of the prepared corpora.")
     sentences: int = option(160_000, "Sentences to read, half of them plain text.")
     hashed_rows: int = option(2048, "Rows that all others share.")
+    steps: int = option(6000, "Batches of CoSENT.")
+    batch_size: int = option(128, "Pairs of a batch, which are of one corpus.")
+    learning_rate: float = option(1e-3, "Highest learning rate of CoSENT.")
+    corpus_weights: list[float] | None = option(None, "Share of the batches of each corpus; default: equal ones.")
     entry_dropout: float = option(0.0, "Probability that the row of a pair is left out.")
     seed: int = option(1, "Seed of everything random.")
 
 
 @dataclass(kw_only=True)
 class LookupArguments(TableArguments):
-    """How large the table is and what it learns."""
+    """How large the table is, and its distillation."""
 
-    corpus_weights: list[float] = option(REQUIRED, "Share of the batches of each corpus.")
     forms: str | None = option(None, "File of OpenCC: a character and the one it is read as, e.g. TSCharacters.txt.")
     teacher: str = option("similar", "Bi-encoder to distil from.")
     width: int = option(128, "Numbers of a row.")
@@ -72,15 +76,11 @@ class LookupArguments(TableArguments):
     entries: int = option(60_000, "Characters and pairs with a row of their own, the most frequent ones.")
     passes: float = option(2.0, "Passes over the sentences in distillation.")
     distillation_rate: float = option(2e-3, "Highest learning rate of distillation.")
-    steps: int = option(6000, "Batches of CoSENT.")
-    batch_size: int = option(128, "Pairs of a batch, which are of one corpus.")
-    learning_rate: float = option(1e-3, "Highest learning rate of CoSENT.")
 
 
 def main(args: LookupArguments) -> None:
     start, output = time.time(), args.new_folder()
-    if len(args.corpus_weights) != len(args.corpus):
-        raise InputError(f"--corpus_weights takes one number for each of {len(args.corpus)} corpora.")
+    shares(args)  # refuses what does not fit before anything is read
     corpora = {name: load_corpus(name, args.data_dir) for name in args.corpus}
     rows = [corpus.split("train") for corpus in corpora.values()]
     sentences = sentences_to_distil(args, rows)
@@ -111,6 +111,14 @@ def main(args: LookupArguments) -> None:
         encoder.save_pretrained(folder)
         record.save(folder)
     logger.info("wrote %s; threshold and card: cosent merge --models %s --dtype int8 --corpus ...", output, output)
+
+
+def shares(args: TableArguments) -> np.ndarray:
+    """Probability that a batch is of each corpus."""
+    weights = args.corpus_weights or [1.0] * len(args.corpus)
+    if len(weights) != len(args.corpus):
+        raise InputError(f"--corpus_weights takes one number for each of {len(args.corpus)} corpora.")
+    return np.array(weights) / sum(weights)
 
 
 def sentences_to_distil(args: TableArguments, corpora: list) -> list[str]:
@@ -148,12 +156,22 @@ def single_forms(file: str) -> dict[str, str]:
     return forms
 
 
+class Read(NamedTuple):
+    """The rows of texts one after the other, where those of each begin, how many they are, and what is added."""
+
+    rows: np.ndarray
+    starts: np.ndarray
+    counts: np.ndarray
+    added: Tensor | None
+
+
 class Table:
     """A lookup in training: its rows as one sparse weight, and texts as the rows that they read.
 
     Args:
         encode: gives the token ids of texts one after the other, and how many each has.
         without_row: tokens that share hashed rows, whether they occur or not.
+        beside: gives the vectors of texts that those of the table are added to; default: none are.
     """
 
     def __init__(
@@ -163,8 +181,9 @@ class Table:
         encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
         sentences: list[str],
         without_row: list[int],
+        beside: Callable[[list[str]], np.ndarray] | None = None,
     ):
-        self.encode, self.size, self.dropout = encode, config.vocab_size, args.entry_dropout
+        self.beside, self.encode, self.size, self.dropout = beside, encode, config.vocab_size, args.entry_dropout
         self.random = np.random.default_rng(args.seed)
         with seeded(args.seed):
             self.model = LookupModel(config)
@@ -190,27 +209,31 @@ class Table:
         return np.sort(np.concatenate([own, pairs[np.argsort(-counts, kind="stable")[:room]]])).astype(np.int32)
 
     @torch.no_grad()
-    def read(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows of texts one after the other, where those of each begin, and how many they are."""
+    def read(self, texts: list[str]) -> Read:
+        """What a table reads of texts."""
         ids, before, lengths = self.tokens(texts)
         rows = self.model.rows(torch.from_numpy(ids), torch.from_numpy(before)).numpy().astype(np.int32).ravel()
-        return rows, 2 * (np.cumsum(lengths) - lengths), 2 * lengths
+        added = None if self.beside is None else torch.from_numpy(self.beside(texts))
+        return Read(rows, 2 * (np.cumsum(lengths) - lengths), 2 * lengths, added)
 
-    def vectors(self, read: tuple[np.ndarray, np.ndarray, np.ndarray], chosen: np.ndarray) -> Tensor:
+    def vectors(self, read: Read, chosen: np.ndarray) -> Tensor:
         """Unit vectors of the chosen texts, `(chosen, width)`; `entry_dropout` leaves rows of pairs out."""
-        rows, starts, counts = read[0], read[1][chosen], read[2][chosen]
+        starts, counts = read.starts[chosen], read.counts[chosen]
         offsets = np.cumsum(counts) - counts
-        rows = rows[np.repeat(starts - offsets, counts) + np.arange(counts.sum())]
+        rows = read.rows[np.repeat(starts - offsets, counts) + np.arange(counts.sum())]
         kept = np.ones(len(rows), np.float32)
         kept[1::2] = self.random.random(len(rows) // 2) >= self.dropout
         bags = [torch.from_numpy(array) for array in (rows.astype(np.int64), offsets)]
         options = {"mode": "sum", "sparse": True, "per_sample_weights": torch.from_numpy(kept)}
-        return normalize(embedding_bag(bags[0], self.model.table.weight, bags[1], **options))
+        sums = embedding_bag(bags[0], self.model.table.weight, bags[1], **options)
+        if read.added is None:
+            return normalize(sums)
+        return normalize(read.added[chosen] + 2 * sums / torch.from_numpy(counts)[:, None])
 
-    def project(self, read: tuple[np.ndarray, np.ndarray, np.ndarray], width: int) -> None:
+    def project(self, read: Read, width: int) -> None:
         """Shortens the rows to so many principal directions of the vectors of these texts."""
         with torch.no_grad():
-            directions = principal_directions(self.vectors(read, np.arange(len(read[1]))).numpy())[:, :width]
+            directions = principal_directions(self.vectors(read, np.arange(len(read.starts))).numpy())[:, :width]
             shorter = (self.model.table.weight @ torch.from_numpy(directions).float()).contiguous()
         self.model.table = nn.Embedding.from_pretrained(shorter, freeze=False)
         self.model.config.hidden_size = width
@@ -225,8 +248,8 @@ def rates(optimizer: torch.optim.Optimizer, steps: int) -> Iterator[int]:
         yield step
 
 
-def distil(table: Table, sentences: list[str], teacher: SentenceEncoder, args: LookupArguments) -> Tensor:
-    """Learns the cosines of a teacher within batches, and by a projection, which it returns, its vectors."""
+def distil(table: Table, sentences: list[str], teacher: SentenceEncoder, args: LookupArguments) -> None:
+    """Learns the cosines of a teacher within batches, and by a projection its vectors."""
     targets, read = sentence_vectors(teacher, sentences), table.read(sentences)
     with seeded(args.seed):
         projection = nn.Linear(table.model.config.hidden_size, teacher.embedding_dimension, bias=False)
@@ -247,18 +270,17 @@ def distil(table: Table, sentences: list[str], teacher: SentenceEncoder, args: L
         other.step()
         if step % 200 == 0:
             logger.info("distillation, step %d: loss %.4f", step, loss.item())
-    return projection.weight.detach()
 
 
-def compare(table: Table, corpora: list, args: LookupArguments) -> None:
+def compare(table: Table, corpora: list, args: TableArguments) -> None:
     """CoSENT, each batch from one corpus."""
     pairs = [[table.read(rows[name][:]) for name in ("sentence1", "sentence2")] for rows in corpora]
     labels = [torch.tensor(rows["label"][:]) for rows in corpora]
     orders = [np.zeros(0, np.int64) for _ in corpora]
-    shares = np.array(args.corpus_weights) / sum(args.corpus_weights)
+    probabilities = shares(args)
     optimizer = torch.optim.SparseAdam(table.model.table.parameters(), args.learning_rate)
     for step in rates(optimizer, args.steps):
-        number = table.random.choice(len(corpora), p=shares)
+        number = table.random.choice(len(corpora), p=probabilities)
         if len(orders[number]) < args.batch_size:
             orders[number] = table.random.permutation(len(labels[number]))
         chosen, orders[number] = np.split(orders[number], [args.batch_size])
