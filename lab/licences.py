@@ -19,6 +19,9 @@ cosent is under Apache-2.0. What `requirements.lock` installs on Linux states th
 libraries are dependencies of PyTorch's build for CUDA; the build for CPUs has none of them. Written by
 `python -m lab.licences`.
 
+The tokenizers of the shipped models hold traditional forms of [OpenCC](https://github.com/BYVoid/OpenCC) (TSCharacters,
+Apache-2.0).
+
 | licence | packages |
 |---|---|
 {rows}

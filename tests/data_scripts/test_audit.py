@@ -13,7 +13,7 @@ from cosent.data.files import PAIR, open_table
 from cosent.evaluation.similarity import character_overlap
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
-TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "璟", 1)]
+TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "玙", 1)]
 SHOWN_FILE = Path(__file__).parents[2] / "recipes/demo/pairs_8541.tsv"
 ROWS = {"train": 20_000, "validation": 500, "test": 500}
 
@@ -38,7 +38,7 @@ def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
         "one_or_both_sentences": 4,
     }
     shown = capsys.readouterr().out
-    assert "unknown to similar: 璟 1\n" in shown
+    assert "unknown to similar: 玙 1\n" in shown
     assert "train -> test" in shown and "labels of train: 0: 3  1: 3" in shown
 
 

@@ -19,7 +19,7 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, tmp_path, monkeypatc
     questions, output = tmp_path / "pairs.csv", tmp_path / f"scored{ending}"
     with table_writer(questions, ("id", "q1", "q2")) as write:
         write([{"id": number, "q1": FIRST[number], "q2": SECOND[number]} for number in range(7)])
-        write([{"id": 7, "q1": "陈璟", "q2": "陈颢"}])
+        write([{"id": 7, "q1": "陈玙", "q2": "陈玕"}])
     words = ("--pairs", questions, "--text_columns", "q1", "q2", "--output", output)
     printed, said = job("cosent.jobs.similarity", "--model", tiny_model, *words)
     assert json.loads(printed)["pairs"] == 8 and "8pair [" in said, "progress is counted in chunks"

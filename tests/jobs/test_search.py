@@ -83,8 +83,8 @@ def test_the_most_similar_sentences_first(search, encoder):
 
 def test_a_hit_that_the_model_cannot_tell_from_the_query(search, tmp_path):
     """Fails if another person's order is found with a cosine of 1, and nothing says why."""
-    (tmp_path / "orders.txt").write_text("陈璟的订单\n陈明的订单\n", encoding="utf-8")
-    flags = ("--text", tmp_path / "orders.txt", "--query", "陈颢的订单", "陈璟的订单")
+    (tmp_path / "orders.txt").write_text("陈玙的订单\n陈明的订单\n", encoding="utf-8")
+    flags = ("--text", tmp_path / "orders.txt", "--query", "陈玕的订单", "陈玙的订单")
     lines, _ = search(*flags, "--json", index=None)
     found = [[hit["token_collision"] for hit in json.loads(line)["hits"]] for line in lines]
     assert found == [[True, False], [False, False]]

@@ -136,7 +136,7 @@ def test_similarity(client, models):
 
 def test_texts_that_the_model_cannot_tell_apart(client):
     """Fails if a client takes the score of two texts of equal tokens for an answer."""
-    names = ["陈璟", "陈颢"]
+    names = ["陈玙", "陈玕"]
     answer = client.post("/similarity", json={"pairs": [names, TEXTS[:2]]}).json()
     assert answer["token_collisions"] == [True, False] and answer["scores"][0] == 1
     results = client.post("/rerank", json={"query": names[0], "texts": [*TEXTS, names[1]]}).json()

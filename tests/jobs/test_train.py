@@ -219,13 +219,13 @@ def test_batches_without_order_and_truncation_are_reported(train, make_corpus, p
     """Fails if steps that teach nothing, cut sentences or unknown characters pass in silence."""
     with caplog.at_level(logging.INFO):
         rows = [(a, b, float(n == 0)) for n, (a, b, _) in enumerate(pairs[:11])]
-        rows.append(("好" * 60, "璟", 0.0))
+        rows.append(("好" * 60, "玙", 0.0))
         train(make_corpus({"train": rows}), "--per_device_train_batch_size", "2", "--num_train_epochs", "1")
         few = make_corpus({"train": [(f"句{n}", f"话{n}", float(n == 0)) for n in range(12)]}, name="few")
         flags = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1", "--loss", "infonce")
         train(few, *flags, output="infonce")
     assert "made_up train: 1 of 24 sentences are longer than 32 tokens" in caplog.text
-    assert "% of characters are unknown to the model: 璟 1." in caplog.text
+    assert "% of characters are unknown to the model: 玙 1." in caplog.text
     assert caplog.text.count("epoch 1: 5 of 6 batches") == 2, "of one label; without a similar pair"
 
 

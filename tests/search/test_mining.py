@@ -46,7 +46,7 @@ def test_the_same_neighbours_as_sentence_transformers(pool, tiny_bi, monkeypatch
     vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize_embeddings=True)
     every = [Ranks(0, 5, 2), Ranks(3, 12, 4), Ranks(0, 10, 3, max_score=0.97), Ranks(2, 10, 3, margin=0.001)]
     every += [Ranks(1, 20, 5, margin=-0.01, max_score=0.95), Ranks(0, 10, 3, relative_margin=0.001)]
-    for ranks in (*every, Ranks(0, 10, 5, min_score=0.9)):
+    for ranks in (*every, Ranks(0, 10, 5, min_score=0.95)):
         left_out = Counter()
         first, second = neighbour_pairs(pool, vectors, ranks, pool.labels == 1, left_out)
         ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}

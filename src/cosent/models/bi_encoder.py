@@ -22,7 +22,15 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines, principal_directions
 from cosent.models.embedding import best_of_windows, check_pairs, check_sentences, embed
-from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, save_modules, submodule_state
+from cosent.models.folder import (
+    add_server_keys,
+    is_cross_encoder,
+    read_json,
+    refuse_adapter,
+    save_modules,
+    submodule_state,
+    write_json,
+)
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -164,6 +172,9 @@ class TextModel(nn.Module):
     def save_tokenizer(self, folder: str | Path) -> None:
         self.tokenizer.model_max_length = self.max_length
         self.tokenizer.save_pretrained(folder)
+        file, settings = Path(folder, "tokenizer_config.json"), read_json(str(folder), "tokenizer_config.json")
+        if settings.get("tokenizer_class") == "TokenizersBackend":  # a name that transformers 4 does not know
+            write_json(file, settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
     def activation_checkpointing_enable(self, **kwargs) -> None:
         self.backbone.activation_checkpointing_enable(**kwargs)

@@ -94,6 +94,8 @@ def known_reason(model: str, error: str) -> str | None:
     """Why a folder that cannot be read holds no model, and what to do; None if that is not known."""
     if "custom code" in error:
         return f"The tokenizer of {model} needs its own code, which is never run. Add a tokenizer.json."
+    if "instantiate the backend tokenizer" in error:
+        return f"{model}/tokenizer.json, or another vocabulary, is missing. Copy the whole folder."
     if Path(model, "adapter_config.json").exists():
         parent = Path(model).resolve().parent
         merged = Path(parent, "config.json").exists()

@@ -5,11 +5,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, compress
 
 COLLISION = "token collision: the model cannot tell them apart"
 INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # Unicode's categories of control and format characters and of blanks
 UNKNOWN = ("[UNK]", "<unk>")
+UNHEARD_OF = "\U00030000"  # a Chinese character that no vocabulary has
 CHUNK = 32768  # sentences tokenised at a time
 
 # A number or a code such as 101, 3.5, v2, iphone13, gb-t, 第2; with the unit or counter behind a number.
@@ -70,8 +71,22 @@ def visible(text: str) -> str:
     return "".join(character for character in folded if unicodedata.category(character) not in INVISIBLE)
 
 
+def as_read(model, texts: Sequence[str]) -> list[str]:
+    """What is `visible` of texts, with one character for all that a model knows as one, such as 國 and 国.
+
+    Args:
+        model: a `TextModel` or `Bundle`.
+    """
+    shown = [visible(text) for text in texts]
+    characters = sorted({one for text in shown for one in text if unicodedata.name(one, "").startswith("CJK")})
+    *ids, unknown = map(tuple, model.token_ids([*characters, UNHEARD_OF]))
+    first: dict[tuple[int, ...], str] = {}
+    same = {ord(one): first.setdefault(key, one) for one, key in zip(characters, ids, strict=True) if key != unknown}
+    return [text.translate(same) for text in shown]
+
+
 def collisions(model, first: Sequence[str], second: Sequence[str]) -> list[bool]:
-    """Whether the two texts of each pair differ (`visible`) and a model reads the same tokens all the same.
+    """Whether the two texts of each pair differ (`as_read`) and a model reads the same tokens all the same.
 
     It does where they differ in unknown characters, in accents that its tokenizer strips, or behind `max_length`.
 
@@ -79,21 +94,21 @@ def collisions(model, first: Sequence[str], second: Sequence[str]) -> list[bool]
         model: a `TextModel` or `Bundle`.
     """
     ids = model.token_ids([*first, *second])
-    sides = zip(ids, ids[len(first) :], first, second, strict=False)
-    return [tokens == others and visible(one) != visible(other) for tokens, others, one, other in sides]
+    equal = [tokens == others for tokens, others in zip(ids, ids[len(first) :], strict=False)]
+    shown = iter(as_read(model, [text for pair in compress(zip(first, second, strict=True), equal) for text in pair]))
+    return [same and next(shown) != next(shown) for same in equal]
 
 
 def colliding(model, sentences: Sequence[str]) -> dict[int, str]:
-    """The rows of sentences that are in `collisions` with another one, and what is `visible` of them."""
+    """The rows of sentences that are in `collisions` with another one, and how they are `as_read`."""
     starts = range(0, len(sentences), CHUNK)
     keys = [hash(tuple(ids)) for start in starts for ids in model.token_ids(sentences[start : start + CHUNK])]
     first: dict[int, int] = {}
-    shared = set()
-    for row, key in enumerate(keys):
-        other = first.setdefault(key, row)
-        if other != row and visible(sentences[other]) != visible(sentences[row]):
-            shared.add(key)
-    return {row: visible(sentences[row]) for row, key in enumerate(keys) if key in shared}
+    shared = {key for row, key in enumerate(keys) if sentences[first.setdefault(key, row)] != sentences[row]}
+    rows = [row for row, key in enumerate(keys) if key in shared]
+    texts = dict(zip(rows, as_read(model, [sentences[row] for row in rows]), strict=True))
+    wide = {keys[row] for row in rows if texts[row] != texts[first[keys[row]]]}
+    return {row: text for row, text in texts.items() if keys[row] in wide}
 
 
 def unknown_characters(texts: Iterable[str], tokenizer) -> tuple[float, str]:
