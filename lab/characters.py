@@ -61,6 +61,7 @@ AROUND = 20  # characters of a window on either side of a new one
 class CharacterArguments(OutputFolder):
     """Which characters, and what their rows learn from."""
 
+    config: str | None = option(None, "YAML file of defaults for these flags.")
     init: str = option(REQUIRED, "Encoder with a vocabulary of characters: a shipped one or a folder.")
     like: str | None = option(None, "In place of --text: folder to take tokenizer and rows from.")
     text: list[str] | None = option(None, "UTF-8 files of plain text, a line each, also .gz.")
@@ -251,4 +252,4 @@ def taken(weights: dict[str, Tensor], like: dict[str, Tensor]) -> tuple[Tensor, 
 
 
 if __name__ == "__main__":
-    run(main, recipes=True)
+    run(main)
