@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from collections.abc import Iterator
 from math import comb
 from typing import Any
 
@@ -18,7 +17,6 @@ from lab.tables.rows import CORPORA, read_test_rows
 Fact = tuple[str, str]  # figure, verdict
 NAMES = {"sbert": "Sentence-BERT", "cosent": "CoSENT"}
 AGREES, DISAGREES, OPEN = "agrees", "disagrees", "unresolved at this size"
-HEAD = ["u", "v", "|u-v|"]
 LABELLED = tuple(name for name in CORPORA if name != "pawsx")  # corpora with a training split
 
 
@@ -54,12 +52,16 @@ def all_or_open(each: list[bool]) -> str:
 
 
 def plain_below_untrained() -> Fact:
-    grid = kept("learning_rates")
-    row = next(row for row in grid["rows"] if row["loss"] == "cosine_linear")
-    start, random = grid["untrained"][1], tests("encoders", "cosent_mini random", "stsb", "before")[0]
-    ends = [value for value in row["test"] if value < min(start, random)]
-    text = " and ".join(f"{value:.1f}" for value in ends)
-    return f"{text} at the highest rates; untrained {start:.1f}, random weights {random:.1f}", all_or_open([bool(ends)])
+    study = study_of("losses_stsb")
+    assert study is not None
+    starts = [
+        rows_of("encoders")[f"cosent_mini {name}"][0].before["stsb"]["validation"]["spearman"]
+        for name in ("mini", "random")
+    ]
+    ends = [value for value in study.tried["cosine_linear", "stsb"].values() if value < min(starts)]
+    start, random, *low = (f"{100 * value:.1f}" for value in (*starts, *ends))
+    text = f"{' and '.join(low)} at the highest rates; untrained {start}, random weights {random} (validation)"
+    return text, all_or_open([bool(ends)])
 
 
 def hard_to_tune() -> Fact:
@@ -151,62 +153,21 @@ def study_labels(corpus: str) -> np.ndarray:
     return next(run.scores[corpus]["labels"] for run in every if corpus in run.scores)
 
 
-def collapses() -> Fact:
-    ends = {loss: [end for _, end, start in endings(loss) if end < start] for loss in ("sbert", "cosent")}
-    runs = {loss: len(list(endings(loss))) for loss in ends}
-    low, high = len(ends["sbert"]) / runs["sbert"], len(ends["cosent"]) / runs["cosent"]
-    text = ", ".join(f"{name} {len(ends[loss])} of {runs[loss]}" for loss, name in NAMES.items())
-    text += " runs end below their start"
-    return text, "agrees" if low > high else "disagrees"
-
-
-def endings(loss: str) -> Iterator[tuple[str, float, float]]:
-    """Name, validation Spearman at the end and that of the untrained encoder, of all distinct runs of a loss.
-
-    Older runs of a grid have no record of their start, which is that of a run with the same seed and validation rows.
-    """
-    seen = set()
-    folders = [file.parent.name for file in sorted(RESULTS.glob("*/study.jsonl"))]
-    studies = [study for name in folders if (study := study_of(name))]
-    starts = {key_of(run): start_of(run) for study in studies for run in study.results}
-    for study in studies:
-        for run in [*study.results, *study.trials]:
-            flags = run.recipe or run.settings
-            plain = (flags.get("features") or HEAD) == HEAD and flags.get("pooling") == "mean"
-            usual = run.tower == "bi_encoder" and plain
-            start = start_of(run) or starts.get(key_of(run))
-            end = run.after.get(run.corpus, {}).get("validation", {}).get("spearman")
-            if end is None and run.point and run.validation_curve and not flags.get("eval_corpora"):
-                end = run.validation_curve[-1][1]
-            if flags.get("loss", "cosent") != loss or not usual or start is None or end is None:
-                continue
-            if (run.corpus, end) not in seen:  # studies share runs
-                seen.add((run.corpus, end))
-                yield f"{study.name}/{run.name} {run.point}", end, start
-
-
-def key_of(run: Result) -> tuple:
-    flags = run.recipe or run.settings
-    rows = run.corpus, flags.get("limit_validation"), run.seed
-    return *rows, run.tower, flags.get("pooling"), flags["model_name_or_path"]
-
-
-def start_of(run: Result) -> float | None:
-    return run.before.get(run.corpus, {}).get("validation", {}).get("spearman")
-
-
-def below_start(method: str) -> tuple[int, int]:
-    """Of the runs of a method in the study of collapses: those that end below their start on validation, and all."""
-    runs = [run for run in results_of("collapse") if run.method.split()[0] == method]
-    values = [[when[run.corpus]["validation"]["spearman"] for when in (run.before, run.after)] for run in runs]
-    return sum(end < start for start, end in values), len(runs)
-
-
 def collapse_share() -> Fact:
-    count, runs = below_start("sbert")
+    """Of the runs of the study of collapses those that end below their start on validation."""
+    ends = {
+        loss: [ends_below(run) for run in results_of("collapse") if run.method.split()[0] == loss] for loss in NAMES
+    }
+    count, runs = sum(ends["sbert"]), len(ends["sbert"])
     low, high = binomtest(count, runs).proportion_ci()
-    verdict = "agrees" if low >= 0.15 and high <= 0.25 else "disagrees" if high < 0.15 or low > 0.25 else OPEN
-    return f"{count} of {runs} runs: {count / runs:.0%} [{low:.0%}, {high:.0%}]", verdict
+    verdict = AGREES if low >= 0.15 and high <= 0.25 else DISAGREES if high < 0.15 or low > 0.25 else OPEN
+    others = f"CoSENT {sum(ends['cosent'])} of {len(ends['cosent'])}"
+    return f"{count} of {runs} runs: {count / runs:.0%} [{low:.0%}, {high:.0%}]; {others}", verdict
+
+
+def ends_below(run: Result) -> bool:
+    start, end = (when[run.corpus]["validation"]["spearman"] for when in (run.before, run.after))
+    return end < start
 
 
 def keeps_rising() -> Fact:
@@ -327,7 +288,6 @@ FACTS = {
         gain_by_pooling,
         closer_before_training,
         negatives_share_words,
-        collapses,
         collapse_share,
         keeps_rising,
         spread_over_seeds,

@@ -10,8 +10,8 @@ text, and is found whatever the line breaks.
 
 Rows of two studies are compared as `{native_mini + interactive_mini|cosent - cosent_mini|atec|interval}`.
 Further parts are a format, then another metric. `.1f` shows the mean alone, `± .1f` the deviation too, `each` every
-seed, `median` that of a list, `tried RATE` the validation score at a rate of the grid, and `find ROW` Spearman /
-Recall@10, in bold where the interval of the difference from another row excludes 0.
+seed, `median` that of a list, `tried RATE` the validation score at a rate of the grid, `fused` what fusing both rows
+gains, and `find ROW` Spearman / Recall@10, in bold where the interval of the difference from another row excludes 0.
 """
 
 import json
@@ -29,7 +29,7 @@ import yaml
 from cosent.comparing.results import Study
 from cosent.errors import InputError
 from lab import RESULTS, ROOT
-from lab.claims.measures import of_row, of_studies, study_of
+from lab.claims.measures import of_fusion, of_row, of_studies, study_of
 from lab.tables.studies import kept_claims, with_interval
 
 QUERY = re.compile(r"\{([^{}]+)\}")
@@ -99,6 +99,13 @@ def of_study(names: str, rows: str, corpus: str, form: str = "± .2f", metric: s
     first, *other = rows.split(" - ")
     if form == "interval":
         return with_interval(*between(names, (first, other[0]), corpus, metric))
+    if form == "fused":
+        return with_interval(
+            *(
+                of_fusion({"compared": (first, other[0]), "corpus": corpus}, pair_of(names)[0])[key]
+                for key in ("mean", "low", "high")
+            )
+        )
     if form.startswith("tried"):
         grid = pair_of(names)[0].tried[first, corpus]
         return shown([100 * grid[f"learning_rate={form.removeprefix('tried ')}"]], ".1f")

@@ -19,7 +19,7 @@ from lab.benchmarks.growth import growth_picture
 from lab.benchmarks.roofline import roofline_picture
 from lab.benchmarks.widths import METRICS, WAYS, values_by_width
 from lab.claims.measures import of_studies, study_of
-from lab.tables.studies import overlap
+from lab.tables.studies import audited
 
 # By corpus: pairs that a run reads in all, the study, and its rows of CoSENT and Sentence-BERT.
 BUDGETS = {
@@ -166,20 +166,23 @@ def gap_by_budget() -> str:
 
 @styled
 def by_rate() -> str:
-    """Every loss on STS-B by learning rate."""
-    result = read("learning_rates")
+    """Every loss on the validation split of STS-B by learning rate, first seed."""
+    study = study_of("losses_stsb")
+    assert study is not None
     axes = canvas("STS-B after one epoch, by learning rate", "learning rate", 3.4)
     axes.set_xscale("log")
-    rates = result["rows"][0]["rates"]
+    rates = study.tune["learning_rate"]
     axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axes.minorticks_off()
-    axes.set_ylabel("test Spearman x100", color=FAINT)
-    lines = {"untrained": result["untrained"][1], "character overlap": overlap(result["corpus"])}
+    axes.set_ylabel("validation Spearman x100", color=FAINT)
+    untrained = 100 * study.results[0].before["stsb"]["validation"]["spearman"]
+    lines = {"untrained": untrained, "character overlap": audited("stsb", "validation", "overlap_spearman")}
     for dash, (label, value) in zip(DASHES[1:], lines.items(), strict=False):
         axes.axhline(value, color=FAINT, linewidth=1.2, linestyle=dash, label=label)
-    for place, row in enumerate(result["rows"]):
+    for place, ((loss, _), tried) in enumerate(study.tried.items()):
         style = {"color": COLORS[place], "linestyle": DASHES[place % len(DASHES)]}
-        axes.plot(row["rates"], row["test"], marker="o", markersize=4, label=NAMES[row["loss"]], **style)
+        values = [100 * tried[f"learning_rate={rate}"] for rate in rates]
+        axes.plot(rates, values, marker="o", markersize=4, label=NAMES[loss], **style)
     return saved(axes)
 
 
