@@ -101,7 +101,7 @@ def ours(row: dict[str, Any]) -> str:
     unit = f" {UNITS[row['quantity']]}" if row.get("quantity") in UNITS else ""
     text = with_interval(row["mean"], row["low"], row["high"]) if "low" in row else f"{row['mean']:+.2f}"
     text += "".join(f"; {mean:+.2f} without {corpus}" for corpus, mean in row.get("without", {}).items())
-    return f"{text}{unit}{median(row)}"
+    return f"{text}{unit}{median(row.get('gaps', []))}"
 
 
 def remarks(row: dict[str, Any]) -> str:

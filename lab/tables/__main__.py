@@ -26,7 +26,6 @@ from lab.benchmarks.damage import damage_table
 from lab.benchmarks.dedup import dedup_table
 from lab.benchmarks.disks import disks_table
 from lab.benchmarks.exactness import exactness_table
-from lab.benchmarks.filtering import filtering_table
 from lab.benchmarks.fix import fix_table
 from lab.benchmarks.fuzz_serve import fuzz_serve_table
 from lab.benchmarks.generation import generation_table
@@ -67,7 +66,6 @@ TABLES = {  # of lab/results/NAME.json
     "disks": disks_table,
     "dedup": dedup_table,
     "exactness": exactness_table,
-    "filtering": filtering_table,
     "fix": fix_table,
     "fuzz_serve": fuzz_serve_table,
     "generation": generation_table,

@@ -100,12 +100,9 @@ def of_study(names: str, rows: str, corpus: str, form: str = "± .2f", metric: s
     if form == "interval":
         return with_interval(*between(names, (first, other[0]), corpus, metric))
     if form == "fused":
-        return with_interval(
-            *(
-                of_fusion({"compared": (first, other[0]), "corpus": corpus}, pair_of(names)[0])[key]
-                for key in ("mean", "low", "high")
-            )
-        )
+        claim = {"claim": "", "source": "", "compared": (first, other[0]), "corpus": corpus}
+        found = of_fusion(claim, pair_of(names)[0])
+        return with_interval(found["mean"], found["low"], found["high"])
     if form.startswith("tried"):
         grid = pair_of(names)[0].tried[first, corpus]
         return shown([100 * grid[f"learning_rate={form.removeprefix('tried ')}"]], ".1f")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cosent.comparing.columns import minutes, most_runs, peak_mib, rows_of, score, start_rows, trained_share
+from cosent.comparing.columns import Column, minutes, most_runs, peak_mib, rows_of, score, start_rows, trained_share
 from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries
 from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.comparing.results import Result, Study
@@ -39,7 +39,7 @@ def study_table(study: Study) -> str:
     if adapters:
         columns |= {"weights trained": trained_share, "peak MiB": peak_mib}
     overlaps = ["character overlap, no model", *map(overlap_cell, study.corpora), *[None] * len(columns)]
-    rows = rows_of(study.rows, [*map(score, study.corpora), *columns.values()])
+    rows = rows_of(study.rows, [*map(tested, study.corpora), *columns.values()])
     header = ["test Spearman x100, mean ± std", *study.corpora, *columns]
     return f"{markdown_table(header, [overlaps, *rows])}\n\n{protocol(study.results, study.tune)}"
 
@@ -79,12 +79,13 @@ def corpora_table(study: Study) -> str:
     rows: list[list[Cell]] = []
     for corpus in study.corpora:
         runs = by_seed(study, corpus)
-        cells = {name: times_100(run.test(corpus) for run in seeds.values()) for name, seeds in runs.items()}
+        cells = {name: tested(corpus)(list(seeds.values())) for name, seeds in runs.items()}
         start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
         pairs = [("cosent", name) for name in ("sbert", "sbert_regression")]
         claims = [kept_claims().get((study.name, pair, corpus, "spearman")) for pair in pairs]
         gaps = [
-            claim and f"{with_interval(claim['mean'], claim['low'], claim['high'])}{median(claim)}" for claim in claims
+            claim and f"{with_interval(claim['mean'], claim['low'], claim['high'])}{median(claim.get('gaps', []))}"
+            for claim in claims
         ]
         run = next(iter(runs["cosent"].values()))
         budget = f"{run_length([run])}, {run.train_pairs:,}"
@@ -127,11 +128,20 @@ def gap_of(found: Compared, pair: tuple[str, str], sign: int) -> str | None:
     return with_interval(mean, min(low, high), max(low, high))
 
 
-def median(row: dict[str, Any]) -> str:
-    """The median of the seeds of a difference, where one of them moves the mean by more than a point."""
-    gaps = row.get("gaps", [])
-    middle = statistics.median(gaps) if len(gaps) > 3 else row["mean"]
-    return f", median {middle:+.1f}" if abs(middle - row["mean"]) > 1 else ""
+def median(values: list[float], form: str = "+.1f") -> str:
+    """The median of seeds, where one of them moves their mean by more than a point."""
+    apart = len(values) > 3 and abs(statistics.median(values) - statistics.mean(values)) > 1
+    return f", median {statistics.median(values):{form}}" if apart else ""
+
+
+def tested(corpus: str) -> Column:
+    """Mean and standard deviation of test Spearman x100, and the median where a collapse moves the mean."""
+
+    def cell(runs: list[Result]) -> Cell:
+        values = [value for run in runs if (value := run.test(corpus)) is not None]
+        return f"{times_100(values)}{median([100 * value for value in values], '.2f')}" if values else None
+
+    return cell
 
 
 def with_interval(mean: float, low: float, high: float) -> str:
@@ -155,8 +165,8 @@ def retrieval_table(study: Study) -> str:
         every = [run for seeds in runs.values() for run in seeds.values()]
         rows = [["character overlap, no model", overlap_cell(corpus), *[None] * 5]]
         rows += [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
-        tested = {row: study.rows[row] for row in runs}
-        for row in rows_of(tested, [*(score(corpus, name) for name in SHOWN), most_runs([corpus])]):
+        shown = {row: study.rows[row] for row in runs}
+        for row in rows_of(shown, [*(score(corpus, name) for name in SHOWN), most_runs([corpus])]):
             rows.append([*row, *(gap_of(found, (first, str(row[0])), -1) for found in compared)])
         header = [corpus, "Spearman", "Recall@1", "Recall@10", "seeds"]
         header += [f"Spearman less that of {first}", f"Recall@10 less that of {first}"]

@@ -26,6 +26,7 @@ from lab.claims.measures import (
     published_rows,
     right_rows,
 )
+from lab.claims.table import table_of, write_csv
 from lab.study import study_named
 from lab.tables import pictures
 
@@ -108,7 +109,7 @@ def test_every_claim_can_be_measured_or_says_why_not(monkeypatch, recipe):
 
 
 @pytest.mark.slow
-def test_the_page_has_the_claims_and_results_of_today():
+def test_the_page_has_the_claims_and_results_of_today(tmp_path):
     """Fails if a claim or a result changed and the page has the old verdict: run `python -m lab.claims`."""
     listed, kept = claims.read_claims(), json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["rows"]
     for claim, row in zip(listed, kept, strict=True):
@@ -126,6 +127,8 @@ def test_the_page_has_the_claims_and_results_of_today():
         assert mean == pytest.approx(row["mean"], abs=0.01), row
         compared += 1
     assert compared >= 30
+    write_csv(kept, file := tmp_path / "claims.csv")
+    assert file.read_text(encoding="utf-8") == (ROOT / "lab/claims.csv").read_text(encoding="utf-8")
 
 
 def measured(mean, error, freedom=1000.0, expected="above", seeds=3, **more):
@@ -175,6 +178,16 @@ def test_the_mean_of_several_corpora_is_of_seeds():
     assert found["without"] == {"a": -1} and found["divided"]
     claims.add_verdicts([row := found | {"expected": "above", "beyond": 0}])
     assert row["verdict"] == claims.OPEN
+
+
+def test_claims_that_differ_in_their_corpus_share_a_line():
+    """Fails if a corpus loses its figure or verdict, or the median where one of four seeds moves the mean."""
+    of = NAMED | {"quantity": "accuracy", "corpus": "bq", "seeds": 3}
+    rows = [of | {"claim": "A is ahead on BQ", "mean": 3.0, "low": 1.0, "high": 5.0, "verdict": claims.AGREES}]
+    rows.append(of | {"claim": "A is ahead on LCQMC", "mean": 9.0, "gaps": [1, 1, 1, 33], "verdict": claims.OPEN})
+    line = table_of(rows).splitlines()[-1]
+    assert "A is ahead on BQ, LCQMC" in line and f"BQ: {claims.AGREES}<br>LCQMC: {claims.OPEN}" in line
+    assert "+3.00 \\[+1.00, +5.00\\] accuracy<br>LCQMC: +9.00 accuracy, median +1.0" in line
 
 
 def test_the_primary_family_is_judged_by_itself():
