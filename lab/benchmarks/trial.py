@@ -23,6 +23,7 @@ from cosent.comparing.document import Cell, markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.data.groups import sentence_groups
 from cosent.errors import InputError
+from cosent.evaluation.rules import JOINT
 from cosent.record import shortened
 from lab.benchmarks.common import save
 
@@ -98,7 +99,7 @@ def measure(name: str, of: str, folder: Path, port: int) -> list[dict]:
     asked.write_text("\n".join(queries), encoding="utf-8")
     index, service, found = Index.load("similar", [str(file)], "question", of), served(file, port, of), []
     try:
-        for rule in RULES:
+        for rule in RULES if of == JOINT else RULES[2:]:
             row = {"corpus": name, "of": of, "rule": rule, "sentences": len(sentences), "queries": len(queries)}
             try:
                 hits = index.search(list(queries), top=1, **rule)
@@ -157,7 +158,7 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="JSON file to write")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        both = [(name, of) for name in args.corpora for of in ("all", name)]
+        both = [(name, of) for name in args.corpora for of in (JOINT, name)]
         rows = [row for name, of in both for row in measure(name, of, Path(folder), args.port)]
     print(trial_table(save(args.output, "trial", rows, model="similar")))
 

@@ -36,6 +36,7 @@ from lab.benchmarks.quickstart import quickstart_table
 from lab.benchmarks.roofline import roofline_sentence
 from lab.benchmarks.runtimes import runtimes_table
 from lab.benchmarks.speed.__main__ import speed_table
+from lab.benchmarks.trial import trial_table
 from lab.benchmarks.widths import widths_table
 from lab.claims.table import claims_table
 from lab.tables.figures import fill_figures, passages
@@ -78,6 +79,8 @@ TABLES = {  # of lab/results/NAME.json
     "runtimes_base": runtimes_table,
     "runtimes_busy": runtimes_table,
     "speed": speed_table,
+    "speed_1": speed_table,
+    "trial": trial_table,
     "widths": widths_table,
 }
 

@@ -2,12 +2,14 @@
 
     python -m lab.benchmarks.speed --corpus data/stsb data/atec data/lcqmc data/pawsx --output lab/results/speed.json
 
-About 25 minutes on 2 CPU cores. `--only train encode` and `--encoder mini` measure a part and keep the other rows of
-the file; `--repeats 1 --quick` tries everything in 3 minutes.
+About 25 minutes on 2 CPU cores, which must be quiet: seconds of the wall are counted. `OMP_NUM_THREADS=1` measures one
+thread, in processor seconds, and `--busy 1` keeps another process busy meanwhile. `--only train encode` and `--encoder
+mini` measure a part and keep the other rows of the file; `--repeats 1 --quick` tries everything in 3 minutes.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="timed turns per side; the table shows medians")
     parser.add_argument("--only", nargs="+", default=None, help="tasks to run, e.g. train encode kernel")
     parser.add_argument("--encoder", nargs="+", default=None, help="encoders to run, e.g. mini")
+    parser.add_argument("--busy", type=int, default=0, help="other processes that never rest")
     parser.add_argument("--quick", action="store_true", help="a quarter of the work, to see whether everything runs")
     args = parser.parse_args()
 
@@ -54,11 +57,15 @@ def main() -> None:
         if job["task"] in (args.only or [job["task"]]) and job["encoder"] in (args.encoder or [job["encoder"]])
     ]
     result = {"sgemm_flops": peak_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
-    result |= asdict(environment())
+    result |= asdict(environment()) | {"busy": args.busy, "load": round(os.getloadavg()[0], 1)}
     keep = (args.only or args.encoder) and Path(args.output).is_file()
     kept = json.loads(Path(args.output).read_text(encoding="utf-8"))["rows"] if keep else []
     for job in tqdm(jobs, unit="row"):
-        measured = take_turns(job, args.repeats)
+        with ExitStack() as stack:
+            for _ in range(args.busy):
+                neighbour = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+                stack.callback(neighbour.kill)
+            measured = take_turns(job, args.repeats)
         for side in measured:
             if side != "theirs":
                 row = summarise(job, side, measured, result["sgemm_flops"])
@@ -157,11 +164,13 @@ def speed_table(result: dict) -> str:
         ratio = f"{row['ratio']:.2f}"
         rows.append([row["task"], row["encoder"], data, ours, theirs, ratio, memory, difference, share])
     ratios = [(place, header.index("ratio")) for place in range(len(rows))]
+    threads = "1 thread, in processor seconds" if result["threads"] == 1 else f"{result['threads']} threads"
+    beside = ", next to a busy process" if result.get("busy") else ""
     commits = ", ".join(dict.fromkeys(shortened(row["commit"]) for row in result["rows"]))
     return (
         f"{markdown_table([*header, 'sgemm peak'], rows, strong=ratios)}\n\n"
         f"Medians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
-        f"{result['threads']} threads, {result['when']}, commit {commits}."
+        f"{threads}{beside}, {result['when']}, commit {commits}."
     )
 
 

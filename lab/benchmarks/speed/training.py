@@ -1,7 +1,6 @@
 """Speed of the trainers of both projects: same weights, same batches in the same order, AdamW, dropout 0."""
 
 import tempfile
-import time
 
 import numpy as np
 import torch
@@ -11,7 +10,15 @@ from transformers import TrainerCallback
 from cosent.data.corpus import labels_of, load_corpus
 from cosent.losses import LOSSES
 from cosent.training.objective import loss_targets
-from lab.benchmarks.common import BATCH_SIZE, WARM_UP, cross_encoder_folder, encoder_folder, shuffled_rows, theirs
+from lab.benchmarks.common import (
+    BATCH_SIZE,
+    WARM_UP,
+    clock,
+    cross_encoder_folder,
+    encoder_folder,
+    shuffled_rows,
+    theirs,
+)
 
 
 class Clock(TrainerCallback):
@@ -22,7 +29,7 @@ class Clock(TrainerCallback):
         self.losses = []
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.times.append(time.perf_counter())
+        self.times.append(clock())
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" in logs:
