@@ -31,6 +31,17 @@ from cosent.search.index import Index
 testclient = pytest.importorskip("fastapi.testclient")
 HEAD = "POST /similarity HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 TEXTS = ["怎么还款", "如何还款", "今天天气很好"]
+LINES = [
+    *TEXTS,
+    "我喜欢北京",
+    "我不喜欢北京",
+    "给我推荐一款红色的车",
+    "房车来一辆",
+    "老师的个子高过爸爸",
+    "好",
+    "借款",
+    "明天",
+]
 RULE = DecisionRule("faq", 0.5, Calibration(method="platt", pairs=98, base_rate=0.5, slope=4.0, intercept=-2.0))
 
 
@@ -56,6 +67,34 @@ def test_openai_embeddings(client, models):
     assert np.allclose(own.embeddings.create(input=TEXTS[0], model="any").data[0].embedding, vectors[0], atol=1e-6)
     with pytest.raises(openai.UnprocessableEntityError, match="input.1"):
         own.embeddings.create(input=["好", ""], model="any")
+
+
+def test_shorter_and_raw_vectors(models):
+    """Fails if `dimensions` gives other numbers than a model of that width, is open to a model that was not made for
+    it, or /embed scales vectors that are asked for as they are."""
+    encoder = models[0]
+    projected, narrow = (SentenceEncoder.from_pretrained(encoder.backbone.name_or_path) for _ in range(2))
+    projected.truncate(8, LINES)
+    narrow.truncate(3, LINES)
+    expected = narrow.encode(TEXTS, normalize_embeddings=True)
+    with testclient.TestClient(build("runs/faq8", projected, projected)) as client:
+        for path, texts in (("/v1/embeddings", "input"), ("/embed", "inputs")):
+            answer = client.post(path, json={texts: TEXTS, "dimensions": 3}).json()
+            got = answer if path == "/embed" else [one["embedding"] for one in answer["data"]]
+            np.testing.assert_allclose(got, expected, atol=1e-5)
+        raw = client.post("/embed", json={"inputs": TEXTS, "normalize": False}).json()
+        np.testing.assert_allclose(raw, projected.encode(TEXTS), atol=1e-5)
+    assert np.abs(np.linalg.norm(raw, axis=1) - 1).max() > 0.01, "vectors of length 1 show nothing"
+    cut = SentenceEncoder.from_pretrained(encoder.backbone.name_or_path)
+    cut.truncate(8)
+    assert not cut.nested and not encoder.nested
+    with testclient.TestClient(build("runs/jina", encoder, encoder, dimensions=[16])) as client:
+        (one,) = client.post("/v1/embeddings", json={"input": "好", "dimensions": 16}).json()["data"]
+        half = encoder.encode(["好"])[0, :16]
+        np.testing.assert_allclose(one["embedding"], half / np.linalg.norm(half), atol=1e-5)
+        assert client.post("/v1/embeddings", json={"input": "好", "dimensions": 15}).status_code == 422
+    with pytest.raises(InputError, match="--dimensions 33"):
+        build("runs/faq", encoder, encoder, dimensions=[16, 33])
 
 
 def test_rerank(client, models):
@@ -153,7 +192,7 @@ def test_what_is_refused(client, models):
         ("/v1/embeddings", {"input": 3}, 422, "input"),
         ("/v1/embeddings", {"input": [[101, 102]]}, 422, "check_embedding_ctx_length=False"),
         ("/embed", {"inputs": [101, 102]}, 422, "token ids"),
-        ("/embed", {"inputs": "好", "normalize": False}, 422, "normalize"),
+        ("/embed", {"inputs": "好", "dimensions": 7}, 422, "dimensions"),
         ("/rerank", {"query": "好", "documents": [{"title": "好"}]}, 422, "documents.0"),
         ("/v1/embeddings", {"input": ["好"] * (MOST_TEXTS + 1)}, 422, "input"),
         ("/v1/embeddings", {"input": "好", "dimensions": 7}, 422, "dimensions"),
@@ -321,7 +360,7 @@ def test_the_loop_does_not_compute():
     threads = set()
 
     class Model:
-        max_length, embedding_dimension = 8, 2
+        max_length, embedding_dimension, nested = 8, 2, False
 
         def encode(self, texts, normalize_embeddings):
             threads.add(threading.current_thread())

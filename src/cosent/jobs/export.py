@@ -102,6 +102,7 @@ def export(args: ExportArguments) -> None:
                 "pad_id": model.tokenizer.pad_token_id,
                 "pad_token": model.tokenizer.pad_token,
                 "embedding_dimension": getattr(model, "embedding_dimension", None),
+                "nested": isinstance(model, SentenceEncoder) and model.nested,
             }
         settings = own | {
             "cosent": __version__,

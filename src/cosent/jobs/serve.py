@@ -61,6 +61,9 @@ class ServeArguments(HitLimits, TextColumn, Int8, ModelSource):
         None,
         "Scores of /rerank: probabilities, 0 to 1, or the model's own; default: calibrated if it can, else sigmoid.",
     )
+    dimensions: list[int] | None = option(
+        None, "Shorter vectors that requests may ask for, of a model trained for them; after merge --pca_dim, any are."
+    )
     cors: list[str] | None = option(None, "Origins of web pages that may ask, e.g. https://me.org, or *.", commas=True)
 
 
@@ -102,6 +105,7 @@ def main(args: ServeArguments) -> None:
         args.cors or (),
         live,
         tuple(args.limits.items()),
+        args.dimensions or (),
     )
     limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
@@ -136,15 +140,21 @@ def key_of(value: str | None) -> str | None:
 
 
 def vectors_by(model) -> Callable[[list], list]:
-    """A function of texts: the unit vector of each, and how many tokens the model read of it."""
+    """A function of texts: the vector of each, and how many tokens the model read of it."""
 
     def compute(texts: list) -> list[tuple[np.ndarray, int]]:
-        vectors = model.encode(texts, normalize_embeddings=True).astype("<f4")
+        vectors = model.encode(texts, normalize_embeddings=False).astype("<f4")
         if not np.isfinite(vectors).all():
             raise ValueError("the model returns nan or inf")
         return list(zip(vectors, map(len, model.token_ids(texts)), strict=True))
 
     return compute
+
+
+def unit(vector: np.ndarray, width: int | None = None) -> np.ndarray:
+    """The first `width` numbers of a vector, scaled to length 1."""
+    vector = vector[:width]
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
 def scores_by(model) -> Callable[[list], list]:
@@ -212,6 +222,7 @@ def build(
     cors: Sequence[str] = (),
     live=None,
     limits: tuple[tuple[str, float], ...] = (),
+    dimensions: Sequence[int] = (),
 ):
     """The FastAPI application.
 
@@ -225,6 +236,7 @@ def build(
         cors: origins of pages that may read the answers.
         live: the `LiveIndex` of `/search`.
         limits: of its hits, where a request has none, as name and value.
+        dimensions: widths that a vector may be cut to.
     """
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
@@ -248,6 +260,7 @@ def build(
     class Embed(BaseModel):
         inputs: Annotated[Texts, BeforeValidator(listed)]
         normalize: bool = True
+        dimensions: int | None = None
 
     class Rerank(BaseModel):
         query: Text
@@ -271,6 +284,9 @@ def build(
         precision: Share | None = None
 
     width = getattr(model, "embedding_dimension", None)
+    if wrong := [one for one in dimensions if not 1 <= one <= (width or 0)]:
+        raise InputError(f"--dimensions {wrong[0]}: the vectors of {name} have {width or 0} numbers. Name fewer.")
+    widths = range(1, width + 1) if width and model.nested else sorted({*dimensions, width or 0})
     embeddings = Batches(vectors_by(model), model.max_length) if width else None
     similarities = Batches(scores_by(model), model.max_length)
     reranking = similarities if reranker is model else Batches(scores_by(reranker), reranker.max_length)
@@ -363,28 +379,33 @@ def build(
         types = ["# TYPE cosent_requests_waiting gauge", f"cosent_requests_waiting {waiting}"]
         return "\n".join([*types, "# TYPE cosent_requests_total counter", *lines, ""])
 
-    async def vectors_of(texts: list[str], request: Request) -> list[tuple[np.ndarray, int]]:
+    async def vectors_of(texts: list[str], request: Request, dimensions: int | None) -> list[tuple[np.ndarray, int]]:
         if embeddings is None:
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
+        if dimensions is not None and dimensions not in widths:
+            known = f"1 to {width}" if model.nested else ", ".join(map(str, widths))
+            shorter = "--dimensions of the server names others, and cosent merge --pca_dim makes a model of them"
+            raise HTTPException(422, f"dimensions: the vectors of this model have {known}; {shorter}")
         return await embeddings.results(texts, request)
 
     @app.post("/embed")
     async def embed_as_tei(asked: Embed, request: Request):
-        if not asked.normalize:
-            raise HTTPException(422, "normalize: vectors have length 1 here; leave it out")
-        results = await vectors_of(asked.inputs, request)
-        return Response(await asyncio.to_thread(to_json, [one.tolist() for one, _ in results]), media_type=JSON)
+        results = await vectors_of(asked.inputs, request, asked.dimensions)
+
+        def vectors() -> bytes:
+            end = asked.dimensions
+            return to_json([(unit(one, end) if asked.normalize else one[:end]).tolist() for one, _ in results])
+
+        return Response(await asyncio.to_thread(vectors), media_type=JSON)
 
     @app.post("/v1/embeddings")
     async def embed(asked: Embeddings, request: Request):
-        if width and asked.dimensions not in (None, width):
-            shorter = "cosent merge --pca_dim makes a model of shorter ones"
-            raise HTTPException(422, f"dimensions: the vectors of this model have {width}; {shorter}")
-        results = await vectors_of(asked.input, request)
-        return Response(await asyncio.to_thread(embedded, results, asked.encoding_format), media_type=JSON)
+        results = await vectors_of(asked.input, request, asked.dimensions)
+        return Response(await asyncio.to_thread(embedded, results, asked), media_type=JSON)
 
-    def embedded(results: list[tuple[np.ndarray, int]], form: str) -> bytes:
-        vectors, tokens = zip(*results, strict=True)
+    def embedded(results: list[tuple[np.ndarray, int]], asked: Embeddings) -> bytes:
+        form = asked.encoding_format
+        vectors, tokens = zip(*((unit(one, asked.dimensions), count) for one, count in results), strict=True)
         shown = [base64.b64encode(one.tobytes()).decode() if form == "base64" else one.tolist() for one in vectors]
         data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(shown)]
         usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(tokens))

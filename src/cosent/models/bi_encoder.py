@@ -276,6 +276,17 @@ class SentenceEncoder(TextModel):
         modules.insert(end, projection(weight).to(self.device))
         self.after_pooling = nn.Sequential(*modules)
 
+    @property
+    def nested(self) -> bool:
+        """Whether a vector may be cut, since its numbers are those of principal directions, as `truncate` made them."""
+        layers = [module for module in self.after_pooling if not isinstance(module, Normalize)]
+        if not layers or not isinstance(layers[-1], Dense):
+            return False
+        weight = layers[-1].linear.weight.detach().float().cpu()
+        eye = torch.eye(*weight.shape)
+        orthonormal = torch.allclose(weight @ weight.T, eye[:, : len(weight)], atol=1e-3)
+        return layers[-1].config() == projection(weight).config() and orthonormal and not torch.equal(weight, eye)
+
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps what a folder says besides its modules; `unused` are weights that nothing here reads."""
         self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)

@@ -46,6 +46,11 @@ class Bundle:
         return self.settings["embedding_dimension"]
 
     @property
+    def nested(self):
+        """Whether a vector may be cut."""
+        return self.settings.get("nested", False)
+
+    @property
     def max_length(self):
         """Most tokens of a text, or of a pair, that it reads."""
         return self.settings["max_length"]
