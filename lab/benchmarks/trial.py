@@ -23,7 +23,6 @@ from cosent.comparing.document import Cell, markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.data.groups import sentence_groups
 from cosent.errors import InputError
-from cosent.evaluation.rules import JOINT
 from cosent.record import shortened
 from lab.benchmarks.common import save
 
@@ -53,8 +52,8 @@ def drawn(name: str, seed: int = 0) -> tuple[dict[str, int], dict[str, int]]:
     return dict((kept + others)[:SENTENCES]), queries
 
 
-def by_command(file: Path, queries: Path, rule: dict, of: str) -> list[Found]:
-    flags = [word for name, value in (rule | {"corpus": of}).items() for word in (f"--{name}", str(value))]
+def by_command(file: Path, queries: Path, rule: dict) -> list[Found]:
+    flags = [word for name, value in rule.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "cosent", "search", "--text", str(file), "--text_column", "question", *flags]
     asked = ["--queries", str(queries), "--top", "1", "--json"]
     lines = subprocess.run([*command, *asked], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -76,11 +75,11 @@ def differ(some: list[Found], others: list[Found]) -> int:
     return sum(a != b if a is None or b is None else a[0] != b[0] and abs(a[1] - b[1]) > TIE for a, b in both)
 
 
-def served(file: Path, port: int, of: str) -> subprocess.Popen:
+def served(file: Path, port: int) -> subprocess.Popen:
     """A service that answers; the caller ends it."""
     command = [sys.executable, "-m", "cosent", "serve", "--text", str(file), "--text_column", "question"]
-    process = subprocess.Popen([*command, "--port", str(port), "--corpus", of], stderr=subprocess.DEVNULL)
-    for _ in range(120):
+    process = subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.DEVNULL)
+    for _ in range(600):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
             return process
@@ -90,24 +89,24 @@ def served(file: Path, port: int, of: str) -> subprocess.Popen:
     raise SystemExit("The service does not answer.")
 
 
-def measure(name: str, of: str, folder: Path, port: int) -> list[dict]:
-    """A row for each rule that the corpus `of` decides."""
+def measure(name: str, folder: Path, port: int) -> list[dict]:
+    """A row for each rule."""
     sentences, queries = drawn(name)
     file, asked, groups = folder / "faq.jsonl", folder / "queries.txt", list(sentences.values())
     lines = (json.dumps({"question": sentence, "answer": row}) for row, sentence in enumerate(sentences))
     file.write_text("\n".join(lines), encoding="utf-8")
     asked.write_text("\n".join(queries), encoding="utf-8")
-    index, service, found = Index.load("similar", [str(file)], "question", of), served(file, port, of), []
+    index, service, found = Index.load("similar", [str(file)], "question"), served(file, port), []
     try:
-        for rule in RULES if of == JOINT else RULES[2:]:
-            row = {"corpus": name, "of": of, "rule": rule, "sentences": len(sentences), "queries": len(queries)}
+        for rule in RULES:
+            row = {"corpus": name, "rule": rule, "sentences": len(sentences), "queries": len(queries)}
             try:
                 hits = index.search(list(queries), top=1, **rule)
             except InputError as error:
                 found.append(row | {"refused": str(error)})
                 continue
             answers: list[Found] = [(some[0].row, some[0].cosine) if some else None for some in hits]
-            others = by_command(file, asked, rule, of), by_service(port, list(queries), rule)
+            others = by_command(file, asked, rule), by_service(port, list(queries), rule)
             counts: Counter[str] = Counter()
             for number, (hit, group) in enumerate(zip(answers, queries.values(), strict=True)):
                 if number >= WITH:
@@ -129,7 +128,6 @@ def trial_table(result: dict) -> str:
     """Outcomes of the queries by corpus and rule."""
     header = [
         "test split",
-        "rule of",
         "rule",
         *(f"{one}, of {WITH}" for one in OUTCOMES[:3]),
         f"{OUTCOMES[3]}, of {WITHOUT}",
@@ -137,8 +135,8 @@ def trial_table(result: dict) -> str:
     ]
     rows: list[list[Cell]] = []
     for row in result["rows"]:
-        ((rule, value),) = row["rule"].items() or [("none", "")]
-        cells: list[Cell] = [row["corpus"], row["of"], f"{rule} {value}"]
+        ((rule, value),) = row["rule"].items() or [("the nearest", "")]
+        cells: list[Cell] = [row["corpus"], f"{rule} {value}"]
         if "refused" in row:
             rows.append([*cells, "refused", "", "", "", ""])
             continue
@@ -158,8 +156,7 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="JSON file to write")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        both = [(name, of) for name in args.corpora for of in (JOINT, name)]
-        rows = [row for name, of in both for row in measure(name, of, Path(folder), args.port)]
+        rows = [row for name in args.corpora for row in measure(name, Path(folder), args.port)]
     print(trial_table(save(args.output, "trial", rows, model="similar")))
 
 

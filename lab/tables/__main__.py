@@ -79,7 +79,6 @@ TABLES = {  # of lab/results/NAME.json
     "runtimes_base": runtimes_table,
     "runtimes_busy": runtimes_table,
     "speed": speed_table,
-    "speed_1": speed_table,
     "trial": trial_table,
     "widths": widths_table,
 }
