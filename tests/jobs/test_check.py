@@ -258,7 +258,7 @@ def test_a_mistake_of_a_reranker_is_named(mistake, names, check, server, tiny_cr
     assert all(any(name in cause for cause in causes) for name in names), causes
 
 
-def test_what_stops_it(check, server, naive, folder, monkeypatch, few):
+def test_what_stops_it(check, server, naive, folder, monkeypatch, few, tmp_path):
     """Fails if a wrong address, key, name or model ends in a trace or in a verdict on vectors."""
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     server.answer = lambda path, body: (401, {"error": "no"})
@@ -270,6 +270,9 @@ def test_what_stops_it(check, server, naive, folder, monkeypatch, few):
         check(folder, server.url)
     with pytest.raises(InputError, match="127.0.0.1:1/"):
         check(folder, "http://127.0.0.1:1/")
+    (tmp_path / "one.txt").write_text("好", encoding="utf-8")
+    with pytest.raises(InputError, match="one.txt"):
+        check(folder, server.url, text=str(tmp_path / "one.txt"))
     with pytest.raises(InputError, match="nowhere"):
         check(folder, "nowhere")
     server.answer = as_openai(naive)

@@ -67,6 +67,8 @@ def main(args: CheckArguments) -> int:
     items, sent = list[Any](texts), list[Any](prompt + text for text in texts)
     if model.library_class == "CrossEncoder":
         items, sent = ([(query, text) for text in texts[1:]] for query in (texts[0], sent[0]))
+    if len(items) < 2:
+        raise InputError(f"--text {args.text} holds {len(texts)} texts. Give three or more.")
     where, ask = elsewhere(args.against, model, sent, args.model, args.name)
     with without_warnings():
         report = {"model": args.model, "against": where} | compared(model, args, items, sent, ask)
@@ -178,13 +180,14 @@ def cosines(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
 
 def in_words(report: dict[str, Any]) -> str:
     """The report, in lines."""
-    size = "other numbers of numbers" if report["difference"] is None else f"{report['difference']:.1e}"
-    lines = [f"{report['model']} and {report['against']}: {report['items']} answers, {report['form']}"]
+    lines = [f"{report['model']} and {report['against']}: {report['items']} answers"]
     lines += [f"refused {count} times: {said}" for said, count in report["refused"].items()]
     if report["equal"]:
-        return "\n".join([*lines, f"equal: largest difference {size}"])
-    lines.append(f"largest difference {size}, over the tolerance for {report['differ']}, most for {report['most']!r}")
+        return "\n".join([*lines, f"equal, {report['form']}: largest difference {report['difference']:.1e}"])
+    size = "another width" if report["difference"] is None else f"{report['difference']:.1e}"
+    most = repr(report["most"])[:60]
+    lines.append(f"largest difference {size}, over the tolerance for {report['differ']}, most for {most}")
     if "cosines" in report:
         lines.append(f"largest difference of cosines {report['cosines']:.4f}, correlation {report['correlation']:.4f}")
     lines += [f"cause: {cause['name']}. {cause['cure']}" for cause in report["causes"]]
-    return "\n".join([*lines, f"left without it: {report['left']:.1e}"])
+    return "\n".join([*lines, f"left without that: {report['left']:.1e}"])
