@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers.normalizers import BertNormalizer
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from cosent.errors import InputError
@@ -32,7 +33,8 @@ def folder(tiny_model, tmp_path_factory):
     for layer in encoder.backbone.encoder.layer:  # where gelu and its approximation differ
         layer.intermediate.dense.weight.data *= 20
         layer.output.dense.weight.data *= 20
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model, do_lower_case=False, model_max_length=40)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model, model_max_length=40)
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
     modules = [Dense(32, 16, activation_function=IDENTITY), Normalize()]
     encoder = SentenceEncoder(encoder.backbone, tokenizer, encoder.pooling, modules)
     encoder.prompts = Prompts({"find": PROMPT, "ask": "ask: "}, "find")
