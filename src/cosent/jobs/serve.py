@@ -384,8 +384,8 @@ def build(
             raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
         if dimensions is not None and dimensions not in widths:
             known = f"1 to {width}" if model.nested else ", ".join(map(str, widths))
-            shorter = "--dimensions of the server names others, and cosent merge --pca_dim makes a model of them"
-            raise HTTPException(422, f"dimensions: the vectors of this model have {known}; {shorter}")
+            more = "" if model.nested else "; start the server with --dimensions, or make a model by merge --pca_dim"
+            raise HTTPException(422, f"dimensions: the vectors of this model have {known} numbers{more}")
         return await embeddings.results(texts, request)
 
     @app.post("/embed")
