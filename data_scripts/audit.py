@@ -22,11 +22,11 @@ PERCENTILES = (50, 90, 99, 100)
 
 @dataclass
 class AuditArguments:
-    """The corpus and the report."""
+    """Audit options."""
 
     corpus: str = option(REQUIRED, "Name of a folder below data/, or a prepared folder.", positional=True)
-    model: str = option("similar", "Shipped model or folder whose tokenizer says which characters are unknown to it.")
-    output: str | None = option(None, "File for the report as JSON too.")
+    model: str = option("similar", "Shipped model or folder whose tokenizer decides which characters are unknown.")
+    output: str | None = option(None, "JSON file to write the report to.")
 
 
 def main(arguments: AuditArguments) -> None:

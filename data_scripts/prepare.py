@@ -1,4 +1,4 @@
-"""Prepare a corpus: raw files, the Hub or the demo corpus -> `{train,validation,test}.parquet` and MANIFEST.json.
+"""Prepare a corpus from raw files, the Hub or the package: `{train,validation,test}.parquet` and MANIFEST.json.
 
     cosent prepare lcqmc --source raw/senteval_cn
     cosent prepare stsb --source hub
@@ -31,42 +31,43 @@ from .description import dataset_of, describe, fitting_loss, table
 
 @dataclass
 class PrepareArguments:
-    """The corpus, its raw rows and its folder."""
+    """Corpus, source and output."""
 
     name: str = option(REQUIRED, f"One of {', '.join(CORPORA)}, or a name for pairs of your own.", positional=True)
-    source: str | None = option(None, "Folder with the raw rows (own pairs: or a file), or hub; demo needs none.")
+    source: str | None = option(None, "Folder with the raw files (own pairs: or a file), or hub; not for demo.")
     output: str | None = option(None, "Folder to write; default: data/NAME.")
     overwrite: bool = option(False, "Replace a folder that was prepared earlier.")
-    on_bad_rows: str = option("error", "skip: count and list them.", ("error", "skip"))
+    on_bad_rows: str = option("error", "Stop at a bad row, or skip, count and list it.", ("error", "skip"))
 
 
 @dataclass
 class OwnPairsArguments(TableArguments):
     """Pairs of your own."""
 
-    label_kind: str | None = option(None, "scores: any numbers, as those of a reranker.", OWN_LABEL_KINDS)
+    label_kind: str | None = option(None, "Kind of labels; scores: any numbers, e.g. of a reranker.", OWN_LABEL_KINDS)
     label_min: float | None = option(None, "Lowest possible graded label; default: 0.")
     label_max: float | None = option(None, "Highest possible graded label.")
-    header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: found out.")
+    header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: detected.")
     label_column: list[str] | None = option(
         None,
-        "Name or position of the column of labels; of several, each file's is the first that it has; default: "
-        "label, score, ...",
+        "Name or position of the column of labels; of several, the first that a file has; default: label, score, ...",
         commas=True,
     )
-    leave_out: list[str] | None = option(None, "Splits of the folder not to read.", SPLITS)
+    leave_out: list[str] | None = option(None, "Splits of the folder to ignore.", SPLITS)
     on_conflict: str = option(
-        "error", "Pairs with two different labels: stop, drop or keep them.", ("error", "drop", "keep")
+        "error", "Stop at pairs with two different labels, drop or keep them.", ("error", "drop", "keep")
     )
     corrected: str | None = option(
         None,
         "File of checked pairs, as `cosent mine --suspects` writes it: their labels replace those of the train split "
         "of --source, a prepared corpus; pairs that it does not have join it, and rows without a label are left out.",
     )
-    validation_share: float = option(0.0, "Share of the pairs for validation, of a lone train split.")
-    test_share: float = option(0.0, "Share of the pairs for test, likewise.")
+    validation_share: float = option(
+        0.0, "Share of the pairs to hold out for validation, where there is only a train split."
+    )
+    test_share: float = option(0.0, "Share of the pairs to hold out for test, likewise.")
     split_by: str = option(
-        "pair", "Pairs that never get into two splits: equal ones, or all that share sentences.", ("pair", "sentence")
+        "pair", "Pairs that stay in one split: equal ones, or all that share a sentence.", ("pair", "sentence")
     )
 
 

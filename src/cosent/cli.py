@@ -61,23 +61,23 @@ JOBS = {
     "train": Job("fine-tune an encoder on labelled pairs", shares_work=True, recipes=True),
     "distill": Job("train a small student that embeds and generates sentences", shares_work=True, recipes=True),
     "evaluate": Job(
-        "score a prepared corpus, a labelled file, judged documents or minimal pairs with a trained model",
+        "score a model on a corpus, a labelled file, a search task or minimal pairs",
         shares_work=True,
     ),
-    "calibrate": Job("find threshold, probabilities and decision rules of a model on labelled pairs"),
-    "study": Job("run recipes, variants, corpora and seeds, and keep the results"),
+    "calibrate": Job("find the threshold and probabilities of a model on labelled pairs"),
+    "study": Job("compare recipes over corpora and seeds"),
     "report": Job("draw the tables and figures of a study"),
     "check": Job("check that other software gives the vectors or scores of a model, and name the mistake"),
     "verify": Job("check that a model, corpus or other folder is whole"),
-    "mine": Job("make pairs of sentences and label them, to train on", shares_work=True),
-    "merge": Job("make one model of several"),
+    "mine": Job("mine pairs of sentences to train on, and label them", shares_work=True),
+    "merge": Job("average several models, or shorten the vectors of one"),
     "encode": Job("embed a text file, one sentence per line", shares_work=True),
     "search": Job("find the sentences of a file that are similar to a query"),
     "dedup": Job("find near-duplicates in a file"),
     "similarity": Job("score pairs of sentences"),
     "generate": Job("generate sentences similar to a given one"),
-    "export": Job("write a model as ONNX or OpenVINO, with all that runs it"),
-    "serve": Job("answer requests for embeddings, reranking, similarities and searches over HTTP"),
+    "export": Job("export a model to ONNX or OpenVINO, with a script that runs it"),
+    "serve": Job("serve embeddings, reranking, similarities and search over HTTP"),
     "demo": Job("try models on a page in the browser"),
 }
 
@@ -394,9 +394,11 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\.?\d")  # as in Python 3.14: -1e-5 is no flag either
         self.register("action", None, Once)
         if launches:
-            strategy = "start several processes: ddp, fsdp, deepspeed_zero2, or a file of `accelerate config`"
+            strategy = "Start several processes: ddp, fsdp, deepspeed_zero2, or a file of `accelerate config`."
             self.add_argument("--launch", metavar="STRATEGY", help=strategy)
-            self.add_argument("--processes", type=int, metavar="N", help="their number; default: that of the file")
+            self.add_argument(
+                "--processes", type=int, metavar="N", help="Number of processes; default: that of the file."
+            )
         groups: dict[str, Any] = {}  # by the title that classes may share
         for flag in sorted(self.flags.values(), key=lambda flag: flag.owner.__module__.startswith("transformers.")):
             title = (flag.owner.__doc__ or flag.owner.__name__).strip().splitlines()[0].rstrip(".")
@@ -587,7 +589,7 @@ def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
     flags = flags_of(type(arguments))  # type: ignore[arg-type]  # mypy asks instances, not classes, for a hash
     for name in names:
         if getattr(arguments, name) != flags[name].default:
-            raise InputError(f"--{name} does nothing here. Add {missing}, or leave it out.")
+            raise InputError(f"--{name} has no effect without {missing}.")
 
 
 def configure_logging() -> None:

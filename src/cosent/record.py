@@ -210,7 +210,7 @@ class RunRecord:
             floor, each with its paired 95% interval.
         terms: what the publishers of the corpora allow that the model, its start and its teacher were trained on, by
             corpus; without those that are not known.
-        shortfalls: where the run was in vain.
+        shortfalls: metrics that did not improve.
         tiny: warnings of splits that are too small to judge a model by.
     """
 

@@ -68,11 +68,11 @@ TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row 
 class FileArguments:
     """File of pairs."""
 
-    sheet: str | None = option(None, "Sheet to read of a workbook with several.")
+    sheet: str | None = option(None, "Sheet to read, of a workbook with several.")
     encoding: str = option("utf-8", "Encoding of text.", (*ENCODINGS, "gbk"))
     text_columns: list[str] | None = option(
         None,
-        "Names of its two columns of sentences, or positions from 0 if it has no header; default: sentence1 and "
+        "Names of the two columns of sentences, or their positions from 0 without a header; default: sentence1 and "
         "sentence2 and their like, or the only two, with labels the first two of three.",
         commas=True,
     )
@@ -88,7 +88,7 @@ class TableArguments(FileArguments):
 
     label_values: list[str] | None = option(
         None,
-        "All labels and what they stand for, as in 否=0 是=1; default: numbers, and 是, 相似, true, yes as 1, "
+        "All labels and their values, e.g. 否=0 是=1; default: numbers, and 是, 相似, true, yes as 1, "
         "否, 不相似, false, no as 0.",
         commas=True,
     )

@@ -30,11 +30,11 @@ MOST_SPLIT_QUERIES = 20_000  # of a larger split some are drawn: the search stay
 
 @dataclass
 class RetrievalArguments:
-    """Retrieval, measured next to Spearman: which similar sentences a bi-encoder finds among those of a split."""
+    """Retrieval metrics: which similar sentences a bi-encoder finds among those of a split."""
 
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     retrieval_from: float | None = option(
-        None, "Least label of sentences that are to be found; default: that of the corpus (1 of 0 and 1, 4 of 0..5)."
+        None, "Lowest label of a sentence to find; default: that of the corpus (1 of 0 and 1, 4 of 0..5)."
     )
 
     def __post_init__(self):

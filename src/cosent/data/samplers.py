@@ -136,7 +136,7 @@ def mix_labels(order: np.ndarray, labels: np.ndarray, block: int, generator: np.
     lowest, highest = np.minimum.reduceat(labels, starts), np.maximum.reduceat(labels, starts)
     for label in np.unique(lowest[lowest == highest]):
         others = np.add.reduceat(labels != label, starts)  # (blocks,), rows of another label in each
-        # At random: where there are too few rows to mix all blocks, it would always be the last ones that lose out.
+        # At random: where there are too few rows to mix all blocks, the last blocks would otherwise never be mixed.
         for poor in generator.permutation(np.flatnonzero((others == 0) & (sizes > 1))):
             # A block of a single row can never be mixed, so its row may be taken.
             rich = np.flatnonzero((others > 1) | ((others == 1) & (sizes == 1)))

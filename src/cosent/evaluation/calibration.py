@@ -165,7 +165,7 @@ def share_reaching(scores: np.ndarray, levels: Numbers) -> np.ndarray:
 
 
 def uncalibrated(scores: Numbers, tower: str) -> np.ndarray:
-    """What is taken for a probability without a map: the cosine of a bi-encoder, cut to 0..1; else the sigmoid.
+    """Fallback probability without calibration: the cosine of a bi-encoder, cut to 0..1; else the sigmoid.
 
     The sigmoid of a cross-encoder's score is what serving tools return for one logit, and the softmax of two.
     """

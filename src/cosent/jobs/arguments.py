@@ -44,7 +44,7 @@ class ModelSource(Device):
 class Int8:
     """Model and device."""
 
-    int8: bool = option(False, "Linear layers in int8, on the CPU, which is then the default of --device.")
+    int8: bool = option(False, "Compute linear layers in int8, on the CPU, which is then the default of --device.")
 
 
 @dataclass(kw_only=True)
@@ -53,11 +53,11 @@ class Vectors:
 
     long_texts: str = option(
         "truncate",
-        "What is read of texts longer than the model reads: their beginning; overlapping windows, of which "
-        "the mean counts; or the best window, where two texts are compared.",
+        "How to read texts longer than the model's maximum: their beginning, overlapping windows with the mean "
+        "of their vectors, or, where two texts are compared, the best window.",
         ("truncate", "mean", "best"),
     )
-    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
+    truncate_dim: int | None = option(None, "Keep only the first N numbers of every vector.")
 
     @property
     def shortened(self) -> str:
@@ -111,7 +111,7 @@ class CorpusSource(DataFolder):
 class TextColumn:
     """Sentences."""
 
-    text_column: str | None = option(None, "Column of its sentences; default: text or sentence, or the only one.")
+    text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
 
 
 @dataclass(kw_only=True)
@@ -125,16 +125,18 @@ class SentenceFile(TextColumn):
 
 @dataclass(kw_only=True)
 class HitLimits:
-    """What a hit must reach."""
+    """Limits for hits."""
 
-    min_score: float | None = option(None, "Least score of a hit: its cosine, or with --rerank that of the reranker.")
+    min_score: float | None = option(
+        None, "Lowest score of a hit: its cosine, or with --rerank the score of the reranker."
+    )
     min_probability: float | None = option(
-        None, "Least probability of a hit, by the decision rule of the model (with --rerank: of that)."
+        None, "Lowest probability of a hit, by the decision rule of the model (with --rerank: of the reranker)."
     )
     precision: float | None = option(
         None,
-        "Answer only so that at least this share of answers is right, by the decision rule, which was found on "
-        "queries half of which had no answer.",
+        "Answer only where at least this share of answers is right, by the decision rule of the model, found on "
+        "queries half of which had no answer; otherwise nothing is found.",
     )
 
     @property
@@ -194,7 +196,7 @@ class IndexArguments(TextColumn, Vectors, ModelSource):
     text: list[str] | None = option(
         None, "Files of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
     )
-    index: str | None = option(None, "Instead of --text: vectors that `cosent encode` wrote with --normalize.")
+    index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
 
     def __post_init__(self):
         if self.index is not None and self.truncate_dim is not None:

@@ -1,4 +1,4 @@
-"""Find what the scores of a model mean on your pairs: threshold, probabilities, what to merge, when to answer nothing.
+"""Calibrate a model on labelled pairs: threshold, probabilities, threshold for duplicates, rule for answers.
 
 cosent calibrate --model runs/faq --corpus faq                     into the model's folder
 cosent calibrate --model BAAI/bge-small-zh-v1.5 --corpus faq --output runs/bge_faq        a copy of the model with it
@@ -25,9 +25,9 @@ from cosent.seal import model_files, seal
 
 @dataclass(kw_only=True)
 class CalibrateArguments(DataFolder, PromptArguments, ModelSource):
-    """What to find, and where to keep it."""
+    """Corpora and output."""
 
-    corpus: list[str] = option(REQUIRED, "Prepared corpora of labels 0 and 1: names under --data_dir, or folders.")
+    corpus: list[str] = option(REQUIRED, "Prepared corpora with labels 0 and 1: names under --data_dir, or folders.")
     output: str | None = option(None, "Folder to write: the model with its rules; default: the folder of the model.")
 
 

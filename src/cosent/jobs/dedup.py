@@ -1,4 +1,4 @@
-"""Find near-duplicates in one's own file: groups of sentences that are similar to each other.
+"""Find near-duplicates in a file: groups of sentences that are similar to each other.
 
 cosent dedup --model runs/faq --text questions.txt --output unique.txt
 cosent dedup --model runs/faq --index vectors.npy --threshold 0.9
@@ -30,19 +30,19 @@ LARGEST_COUNT, LARGEST_SHARE = 10, 0.01  # of a group that is not warned of: sen
 
 @dataclass(kw_only=True)
 class DedupArguments(OutputFile):
-    """When two sentences are the same, and what becomes of them."""
+    """Deduplication options."""
 
     threshold: float | None = option(
         None,
-        "Least cosine with the first sentence of a group; default: the one from which 9 of 10 validation pairs were "
-        "similar, if 1 of 10 close pairs is.",
+        "Lowest cosine with the first sentence of a group; default: the lowest at which 9 of 10 pairs are similar, by "
+        "the model's validation pairs, if 1 of 10 close pairs is.",
     )
-    corpus: str | None = option(None, "Corpus whose threshold to use; default: all of training.")
+    corpus: str | None = option(None, "Corpus whose threshold to use; default: the one for all of training.")
     keep_apart: bool = option(
         True,
-        "Keep sentences apart that differ in a number, unit, code or negation, or in what the model does not read.",
+        "Do not merge sentences that differ in a number, unit, code, negation or character unknown to the model.",
     )
-    json: bool = option(False, "JSON lines instead of text.")
+    json: bool = option(False, "Print JSON lines instead of text.")
 
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:

@@ -16,13 +16,13 @@ from cosent.jobs.arguments import ModelSource, SentenceFile, open_model
 
 @dataclass(kw_only=True)
 class DemoArguments(SentenceFile, ModelSource):
-    """Models to try, and what they search."""
+    """Demo options."""
 
-    cross: str | None = option(None, "Cross-encoder, which scores pairs too and reranks what --model found.")
-    student: str | None = option(None, "Student, which writes paraphrases; default: similar-writer with similar.")
-    index: str | None = option(None, "Instead of --text: vectors that `cosent encode` wrote with --normalize.")
-    port: int | None = option(None, "Port; default: the first free one from 7860 on.")
-    share: bool = option(False, "Also make a public link through gradio.live: whoever has it can use the models.")
+    cross: str | None = option(None, "Cross-encoder that also scores pairs, and reranks the hits of --model.")
+    student: str | None = option(None, "Student that writes paraphrases; default: similar-writer next to similar.")
+    index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
+    port: int | None = option(None, "Port to listen on; default: the first free one from 7860 on.")
+    share: bool = option(False, "Make a public link through gradio.live, too: anybody who has it can use the models.")
 
 
 def main(args: DemoArguments) -> None:

@@ -34,13 +34,15 @@ class StudentArguments(EncoderArguments):
 class DistillArguments:
     """Objectives of distillation."""
 
-    teacher: str | None = option(None, "Bi- or cross-encoder to learn from; without one, synonyms find each other.")
+    teacher: str | None = option(
+        None, "Bi- or cross-encoder to learn from (stage 2); default: none, only synonyms (stage 1)."
+    )
     teacher_prompt: list[str] | None = option(
         None,
-        "Text in front of what the teacher reads, as --prompt for the student; default: that of the teacher.",
+        "Prompt of the teacher, as --prompt is of the student; default: that of its folder.",
         commas=True,
     )
-    corruption_share: float = option(0.5, "Share of the sources some of whose words are hidden or replaced.")
+    corruption_share: float = option(0.5, "Share of the source sentences in which words are masked or replaced.")
 
     def __post_init__(self):
         check_line_breaks(self.teacher_prompt)

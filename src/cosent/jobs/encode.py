@@ -3,7 +3,7 @@
 cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
 cosent encode --launch ddp --processes 2 ...    shares the chunks out over GPUs, or over processes on a CPU
 
-Row n is the vector of row n of the input; vectors.npy.json, next to vectors.npy, says of which model and input. The
+Row n is the vector of row n of the input; vectors.npy.json, next to vectors.npy, records model and input. The
 output is float32, to be read by `numpy.load("vectors.npy", mmap_mode="r")`; the input may have any length.
 """
 
@@ -28,7 +28,9 @@ class EncodeArguments(OutputFile, SentenceFile, PromptArguments, Vectors, Int8, 
     text: str = REQUIRED
     output: str = REQUIRED
     normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
-    dtype: str = option("float32", "Type of the computation; vectors are float32.", ("float32", "bfloat16", "float16"))
+    dtype: str = option(
+        "float32", "Floating-point type of the computation; vectors are float32.", ("float32", "bfloat16", "float16")
+    )
 
 
 def main(args: EncodeArguments) -> None:

@@ -56,24 +56,24 @@ FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
 @dataclass(kw_only=True)
 class EvaluateArguments(CorpusSource, PairsFile, TableArguments, PromptArguments, Vectors, Int8, ModelSource):
-    """Model, corpus and threshold of an evaluation."""
+    """Evaluation options."""
 
-    label_column: str | None = option(None, "Name or position of its column of labels; default: label, score, ...")
+    label_column: str | None = option(None, "Name or position of the column of labels; default: label, score, ...")
     queries: str | None = option(
         None,
-        "Instead: queries of your own, with --documents and --qrels: tables with the columns _id and text, as in BEIR.",
+        "Queries of a search task, with --documents and --qrels: a table with the columns _id and text, as in BEIR.",
     )
-    documents: str | None = option(None, "Documents that the queries should find: _id, text and perhaps title.")
-    qrels: str | None = option(None, "Which query should find which document: query-id, corpus-id and score.")
+    documents: str | None = option(None, "Documents of the search task: a table with _id, text and perhaps title.")
+    qrels: str | None = option(None, "Relevance judgements of the search task: query-id, corpus-id and score.")
     retriever: str | None = option(
         None,
-        f"cross_encoder, with --qrels: bi-encoder whose {RERANKED} nearest documents --model puts in order.",
+        f"With --qrels: bi-encoder whose {RERANKED} nearest documents the cross-encoder --model reranks.",
     )
-    probe: bool = option(False, "Instead: 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
-    baseline: str | None = option(None, "With --probe: another model, from which the difference is reported too.")
+    probe: bool = option(False, "Score 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
+    baseline: str | None = option(None, "With --probe: another model to compare with.")
     split: str = option("test", "Split to score.", SPLITS)
     find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
-    predictions: str | None = option(None, "TSV to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
+    predictions: str | None = option(None, "TSV file to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
 def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:

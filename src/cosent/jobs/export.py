@@ -5,7 +5,7 @@ cosent export --model runs/faq --format openvino --int8 --corpus faq --output fa
 cosent export --model runs/lookup --format numpy --output faq.numpy
 python faq.onnx/run.py 怎么还款 如何还款
 
-The graph includes pooling and head; threshold and probabilities of the model's training travel along. Before the folder
+The graph includes pooling and head; the bundle has the model's threshold and calibration. Before the folder
 is complete, it has answered like the model, or the export fails: on the validation split of --corpus, which int8 and
 bf16 need, and whose threshold is taken.
 """
@@ -44,7 +44,7 @@ SENTENCES = ["怎么还款", "如何还款", "今天天气不错", "我不喜欢
 
 @dataclass(kw_only=True)
 class ExportArguments(OutputFolder, CorpusSource):
-    """Model, form and place of the export."""
+    """Export options."""
 
     model: str = option("similar", MODEL)
     format: str = option(

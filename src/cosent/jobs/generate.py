@@ -3,8 +3,8 @@
 cosent generate --model runs/student 微信和支付宝哪个好 --num 20
 cosent generate --model runs/student --text questions.xlsx --text_column question --output similar.xlsx
 
---output (tsv, csv, jsonl, parquet, xlsx) has a row per generated sentence with text, similar and score, which are both
-empty if there is none.
+--output (tsv, csv, jsonl, parquet, xlsx) has a row per generated sentence: text, similar and score, the last two empty
+for a text without any.
 """
 
 import json
@@ -23,11 +23,13 @@ class GenerateArguments(OutputFile, SentenceFile, ModelSource):
 
     model: str = "similar-writer"
     sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
-    num: int = option(20, "Most sentences to show per text.")
-    num_samples: int = option(100, "Samples per text, before repetitions are dropped.")
-    top_p: float = option(0.95, "Draw from the most likely tokens that together reach this probability.")
-    max_length: int = option(64, "Tokens of a generated sentence.")
-    seed: int = option(42, "Seed of all that is drawn.")
+    num: int = option(20, "Most generated sentences per text.")
+    num_samples: int = option(100, "Samples per text, before duplicates are dropped.")
+    top_p: float = option(
+        0.95, "Nucleus sampling: draw from the most likely tokens whose probabilities add up to this."
+    )
+    max_length: int = option(64, "Most tokens of a generated sentence.")
+    seed: int = option(42, "Seed of all random draws.")
 
 
 def main(args: GenerateArguments) -> None:

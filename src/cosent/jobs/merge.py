@@ -21,12 +21,12 @@ PAIRS = [("今天天气不错", "今天天气很好"), ("我喜欢北京", "我�
 
 @dataclass(kw_only=True)
 class MergeArguments(OutputFolder, DataFolder, Device):
-    """Models to merge, and how."""
+    """Merge options."""
 
     models: list[str] = option(REQUIRED, "Folders of trained models, shipped models or Hub ids.")
-    weights: list[float] | None = option(None, "A positive number for each model; default: equal ones.")
+    weights: list[float] | None = option(None, "Positive weight of each model; default: equal weights.")
     corpus: list[str] | None = option(
-        None, "Prepared corpora whose validation splits find threshold and probabilities; default: none are found."
+        None, "Prepared corpora whose validation splits give threshold and probabilities; default: neither."
     )
     dtype: str = option(
         "float32",
@@ -36,10 +36,10 @@ class MergeArguments(OutputFolder, DataFolder, Device):
     pooling: str | None = option(
         None, "cls, mean, lasttoken, linear_cls; default: the model's, else mean (students: linear_cls)."
     )
-    truncate_dim: int | None = option(None, "Keep the first numbers of every vector only.")
+    truncate_dim: int | None = option(None, "Keep only the first N numbers of every vector.")
     license: str | None = option(None, "Licence on the card, as the Hub names it (apache-2.0); default: by the models.")
     pca_dim: int | None = option(
-        None, "Project vectors on so many principal directions of the training sentences of --corpus."
+        None, "Project vectors on the first N principal directions of the training sentences of --corpus."
     )
 
 

@@ -1,4 +1,4 @@
-"""Make pairs of sentences, label them, and write them as a prepared corpus to train on.
+"""Mine pairs of sentences, label them, and write them as a prepared corpus for training.
 
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_hard
 cosent mine --model runs/bi --corpus lcqmc --output data/lcqmc_taught --teacher runs/bi --random 20000
@@ -31,43 +31,47 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class MineArguments(OutputFolder, TextFiles, CorpusSource, ModelSource):
-    """Which pairs to make, and what labels them."""
+    """Mining options."""
 
     corpus: str = REQUIRED
-    range_min: int = option(10, "How many of the nearest neighbours of a sentence are skipped.")
-    range_max: int = option(100, "How many of the nearest neighbours of a sentence are looked at.")
-    per_sentence: int = option(1, "Neighbours taken per sentence.")
+    range_min: int = option(10, "Nearest neighbours of a sentence to skip.")
+    range_max: int = option(100, "Nearest neighbours of a sentence to consider.")
+    per_sentence: int = option(1, "Neighbours to take per sentence.")
     margin: float | None = option(
-        None, "Least distance of a neighbour's cosine below that of the least similar pair that is labelled similar."
+        None, "Smallest distance of a neighbour's cosine below the lowest cosine of a pair labelled similar."
     )
     relative_margin: float | None = option(
-        None, "The same as a share: 0.05 leaves out neighbours above 0.95 of that cosine (TopK-PercPos)."
+        None, "The same as a share of that cosine: 0.05 skips neighbours above 0.95 of it (TopK-PercPos)."
     )
     max_score: float | None = option(None, "Highest cosine of a neighbour.")
     min_score: float | None = option(None, "Lowest cosine of a neighbour.")
-    draw: str = option("nearest", "Which of the neighbours that remain are taken.", ("nearest", "random"))
-    neighbours: int | None = option(None, "Pairs with neighbours, drawn from those found; default: all.")
-    random: int = option(0, "Random pairs.")
+    draw: str = option("nearest", "Which of the remaining neighbours to take.", ("nearest", "random"))
+    neighbours: int | None = option(None, "Pairs of a sentence and a neighbour, drawn at random; default: all.")
+    random: int = option(0, "Pairs of random sentences.")
     own: int | None = option(
-        None, "Pairs of the corpus itself, drawn at random; a teacher replaces their labels. Default: all."
+        None, "Pairs of the corpus itself, drawn at random, which a teacher relabels; default: all."
     )
     teacher: list[str] | None = option(
-        None, "Models of either tower whose scores label all pairs; default: 0 for pairs that are made."
+        None, "Bi- or cross-encoders whose scores label all pairs; default: 0 for mined pairs."
     )
-    cross: str | None = option(None, "Model that drops made pairs it finds similar, at the threshold of its training.")
-    validation_pairs: int = option(1000, "Pairs for a validation split, drawn at random.")
+    cross: str | None = option(
+        None, "Model that filters out mined pairs it scores as similar, at the threshold of its training."
+    )
+    validation_pairs: int = option(1000, "Pairs of a validation split, drawn at random.")
     contrasts: bool = option(
         False,
-        "Instead: pairs of the sentences, reworded (2), with a number, date, negation, ... exchanged (1), and "
-        "random (0), for `cosent train --corpus faq FOLDER`.",
+        "Instead of neighbours, pair each sentence with a rewording (2), a change of a number, date, negation, ... (1) "
+        "and a random sentence (0), for `cosent train --corpus faq FOLDER`.",
     )
     suspects: bool = option(
         False,
-        "Instead: a table, the file --output, of the least plausible labels (--own, default 50) and the nearest "
-        "sentences without one (--neighbours, default 50), to correct for `cosent prepare --corrected`.",
+        "Instead of a corpus, write a table of the least plausible labels (--own, default 50) and the nearest pairs "
+        "without one (--neighbours, default 50), to be corrected for `cosent prepare --corrected`.",
     )
-    seed: int = option(42, "Seed of all that is drawn.")
-    teacher_cache: str | None = option(None, "Folder of vectors and scores; default: ~/.cache/cosent/model_outputs.")
+    seed: int = option(42, "Seed of all random draws.")
+    teacher_cache: str | None = option(
+        None, "Folder for cached vectors and scores; default: ~/.cache/cosent/model_outputs."
+    )
 
     def __post_init__(self):
         refuse_below_1(self, "range_max", "per_sentence")

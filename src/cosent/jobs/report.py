@@ -1,4 +1,4 @@
-"""Report of a study: tables, intervals and figures from the results of its runs.
+"""Report a study: tables, intervals and figures from the results of its runs.
 
 cosent report results/NAME                report.md, report.html and their figures, next to the results
 """

@@ -1,12 +1,12 @@
-"""Find the sentences of one's own file that are most similar to a query.
+"""Find the sentences of a file that are most similar to a query.
 
 cosent search --model runs/faq --text questions.txt --query 怎么还款                 embeds the file once, and caches it
 cosent search --model runs/faq --index vectors.npy --query 怎么还款 --rerank runs/cross
 cosent search --model runs/faq --text faq.xlsx --text_column question --query 怎么还款 --json   with the other columns
 cosent search --model runs/faq --text questions.txt --query 怎么还款 --precision 0.8               or "nothing found"
 
-Without --query and --queries, queries are read from standard input, one a line. --rerank orders the 50 nearest
-sentences again.
+Without --query and --queries, queries are read from standard input, one a line. --rerank reorders the 50 nearest
+sentences.
 """
 
 import json
@@ -30,20 +30,20 @@ QUERIES = 512  # read and answered at a time
 
 @dataclass(kw_only=True)
 class SearchArguments(HitLimits, PromptArguments):
-    """What to find, and how."""
+    """Search options."""
 
-    query: list[str] | None = option(None, "Queries.", commas=True)
-    queries: str | None = option(None, "Instead: a text file with a query per line.")
-    top: int = option(10, "Sentences per query, at most.")
-    rerank: str | None = option(None, "Model that reranks, best a cross-encoder.")
+    query: list[str] | None = option(None, "Queries to answer.", commas=True)
+    queries: str | None = option(None, "Text file with a query per line, instead of --query.")
+    top: int = option(10, "Most hits per query.")
+    rerank: str | None = option(None, "Model that reranks the hits, ideally a cross-encoder.")
     faiss: str | None = option(
         None,
-        "Search approximately, with this index of faiss: what its index_factory takes, and parameters after a "
-        "semicolon, as HNSW32,Flat;efSearch=128.",
+        "Search approximately, by an index of faiss: a string for its index_factory, with parameters after a "
+        "semicolon, e.g. HNSW32,Flat;efSearch=128.",
         commas=True,
     )
-    corpus: str | None = option(None, "Corpus whose decision rule to use; default: all of training.")
-    json: bool = option(False, "JSON lines instead of text.")
+    corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
+    json: bool = option(False, "Print JSON lines instead of text.")
 
 
 def main(index_args: IndexArguments, args: SearchArguments) -> None:

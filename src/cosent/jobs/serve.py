@@ -1,4 +1,4 @@
-"""Serve models over HTTP: embeddings, reranking, similarities with probability and verdict, a search of your own file.
+"""Serve models over HTTP: embeddings, reranking, similarities with probability and verdict, search in your own file.
 
 cosent serve --model runs/faq                                    http://127.0.0.1:8000, until Ctrl-C
 cosent serve --model runs/faq --rerank runs/cross --port 8080
@@ -48,15 +48,15 @@ GRACE = 5  # seconds for the requests that are being computed at SIGTERM
 
 @dataclass(kw_only=True)
 class ServeArguments(HitLimits, TextColumn, Int8, ModelSource):
-    """Models to serve, and where."""
+    """Server options."""
 
     text: list[str] | None = option(
         None, "Files of sentences for /search: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
     )
-    rerank: str | None = option(None, "Model that reranks, best a cross-encoder.")
-    corpus: str | None = option(None, "Corpus whose decision rule to use; default: all of training.")
-    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines too.")
-    port: int = option(8000, "Port.")
+    rerank: str | None = option(None, "Model that reranks, ideally a cross-encoder.")
+    corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 accepts other machines.")
+    port: int = option(8000, "Port to listen on.")
     rerank_scores: Literal["calibrated", "sigmoid", "raw"] | None = option(
         None,
         "Scores of /rerank: probabilities, 0 to 1, or the model's own; default: calibrated if it can, else sigmoid.",
@@ -64,7 +64,9 @@ class ServeArguments(HitLimits, TextColumn, Int8, ModelSource):
     dimensions: list[int] | None = option(
         None, "Shorter vectors that requests may ask for, of a model trained for them; after merge --pca_dim, any are."
     )
-    cors: list[str] | None = option(None, "Origins of web pages that may ask, e.g. https://me.org, or *.", commas=True)
+    cors: list[str] | None = option(
+        None, "Origins of web pages that may send requests, e.g. https://me.org, or *.", commas=True
+    )
 
 
 def main(args: ServeArguments) -> None:

@@ -3,8 +3,8 @@
 cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
 cosent similarity --model runs/stsb --pairs pairs.csv --text_columns q1 q2 --output scored.xlsx
 
---output (tsv, csv, jsonl, parquet, xlsx) has the rows of --pairs, as many as they are, with score, and where known
-probability and verdict; by default they are printed.
+--output (tsv, csv, jsonl, parquet, xlsx) has the rows of --pairs with score and, for a model with a decision rule,
+probability and verdict. Without it, pairs are printed.
 """
 
 import json
@@ -36,10 +36,10 @@ class SimilarityArguments(OutputFile, PairsFile, PromptArguments, Vectors, Model
     """Sentences to compare."""
 
     sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
-    corpus: str | None = option(None, "Corpus whose threshold and probabilities to use; default: all of training.")
+    corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
     base_rate: str | None = option(
         None,
-        "Share of similar pairs among yours, as 0.001, which probabilities and verdicts then hold for; auto: "
+        "Share of similar pairs among yours, e.g. 0.001, for which probabilities and verdicts are corrected; auto: "
         "estimated from the scores of all --pairs; default: that of the corpus.",
     )
 

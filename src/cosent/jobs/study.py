@@ -30,19 +30,19 @@ STOPPED = 130  # exit status after Ctrl-C
 
 @dataclass
 class StudyArguments(DataFolder):
-    """Runs of a study, and where they run."""
+    """Study options."""
 
-    study: str = option(REQUIRED, "recipes/studies/<name>.yaml", positional=True)
-    seeds: list[int] | None = option(None, "Seeds that replace those of the study.")
+    study: str = option(REQUIRED, "Name of a shipped study, or its YAML file.", positional=True)
+    seeds: list[int] | None = option(None, "Seeds instead of those of the study.")
     set: list[str] | None = option(
         None,
-        "KEY=VALUE flags for every run that win over the study's, e.g. limit_train=500; results go to a folder that is "
-        "named after them.",
+        "KEY=VALUE flags for every run, which override those of the study, e.g. limit_train=500; their results go to a "
+        "folder of their own.",
         commas=True,
     )
-    parallel: int = option(1, "Parallel runs, which share the cores.")
+    parallel: int = option(1, "Number of runs at a time, which share the cores.")
     accelerate_config: str = option("cpu", "Configuration of accelerate.")
-    results: str = option("results", "Folder for the results, a folder per study; models and logs go to runs/studies.")
+    results: str = option("results", "Folder for the results of all studies; models and logs go to runs/studies.")
 
 
 def main(args: StudyArguments) -> int:

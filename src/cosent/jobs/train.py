@@ -2,6 +2,9 @@
 
 cosent train --corpus demo
 cosent train --config cosent --model_name_or_path bert-base-chinese --corpus stsb --output_dir runs/stsb
+
+Flags win over the recipe of --config, by default the recipe `default` of the model type, and the recipe over the
+defaults below.
 """
 
 from typing import Any

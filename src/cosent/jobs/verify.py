@@ -23,7 +23,7 @@ class VerifyArguments:
     """Folder to check."""
 
     folder: str = option(REQUIRED, "Folder, shipped model, or vectors of `cosent encode`.", positional=True)
-    accept: bool = option(False, "List the files of the folder as they are now.")
+    accept: bool = option(False, "Write whole.json anew first, for the files as they are now.")
 
 
 def main(args: VerifyArguments) -> int:

@@ -190,7 +190,7 @@ class SentenceEncoder(TextModel):
     It compares two sentences by the cosine of their vectors.
 
     Attributes:
-        long_texts: what becomes of texts over `max_length`: `truncate`; `mean`, of the vectors of overlapping windows;
+        long_texts: how texts over `max_length` are read: `truncate`; `mean`, of the vectors of overlapping windows;
             `best`, the windows that are most similar (only to score pairs and to search). Not saved.
     """
 

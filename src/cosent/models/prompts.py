@@ -126,11 +126,11 @@ class PromptArguments:
 
     prompt: list[str] | None = option(
         None,
-        "Text in front of every sentence, in `search` of every query; of pairs also two, of the first and the "
-        'second sentence; "" for none; default: that of the model.',
+        "Text in front of every sentence (`search`: of every query); for pairs one, or two for first and second "
+        'sentences; "" for none; default: the prompt of the model.',
         commas=True,
     )
-    prompt_name: list[str] | None = option(None, "Instead: the name of a prompt of the model, or two names.")
+    prompt_name: list[str] | None = option(None, "Name of a prompt of the model, or two names, instead of --prompt.")
 
     def __post_init__(self):
         two_sides(self.prompt)

@@ -48,11 +48,11 @@ class EncoderArguments:
 
 @dataclass
 class ModelArguments(EncoderArguments):
-    """The model type, and its adapter."""
+    """Model type and LoRA settings."""
 
     tower: str = option("bi_encoder", "One encoder for each sentence, or a classifier that reads both.", TOWERS)
     segment_ids: str = option(
-        "tokenizer", "cross_encoder: those of the tokenizer, or 0 for both sentences.", ("tokenizer", "zero")
+        "tokenizer", "cross_encoder: segment ids of the tokenizer, or 0 for both.", ("tokenizer", "zero")
     )
     use_peft: bool = option(False, "Train a LoRA adapter and new heads instead of all weights.")
     lora_r: int = option(8, "Rank of the adapter.")
@@ -81,7 +81,7 @@ class CorpusArguments(DataFolder):
 
     corpus: list[str] | None = option(None, "Prepared corpora to train on: names under --data_dir, or folders.")
     eval_corpora: list[str] | None = option(
-        None, "Corpora for selection (by their mean) and test, and test of those trained on; default: the latter alone."
+        None, "Corpora for model selection (by their mean) and test; those trained on are tested too. Default: these."
     )
     text: list[str] | None = option(
         None,
@@ -92,16 +92,16 @@ class CorpusArguments(DataFolder):
         None, "Train on a random subset of this many pairs, and select on no more than that of validation."
     )
     limit_validation: int | None = option(None, "Validate on a random subset of this many pairs of each corpus.")
-    limit_seed: int | None = option(None, "Seed of these subsets, to fix them; default: --seed.")
-    skip_test: bool = option(False, "Leave the test splits alone, as while settings are being chosen.")
+    limit_seed: int | None = option(None, "Seed of these subsets; default: --seed.")
+    skip_test: bool = option(False, "Do not use the test splits, e.g. while settings are chosen.")
 
 
 @dataclass
 class DataArguments(CorpusArguments):
-    """Which pairs make up a batch."""
+    """Composition of the batches."""
 
     corpus_weights: list[float] | None = option(
-        None, "Several corpora: their shares of the batches, e.g. 2 1, then that of --text; default: equal."
+        None, "Several corpora: share of the batches of each, e.g. 2 1, and of --text last; default: equal."
     )
     random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
 
@@ -169,7 +169,9 @@ class RunArguments(TrainingArguments):
     `TrainingArguments` with the defaults of this project, for every training job.
     """
 
-    config: str | None = option(None, f"YAML file of defaults, or the name of a shipped recipe: {RECIPES}")
+    config: str | None = option(
+        None, f"YAML file of settings, or a shipped recipe by name (default: by model type): {RECIPES}"
+    )
     output_dir: str | None = option(
         None, "Folder for the final model, run.json and the checkpoints; default: runs/ and the name of the corpus."
     )
@@ -276,8 +278,8 @@ class PairTrainingArguments(RunArguments):
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
     cached_batch_size: int | None = option(
         None,
-        "Pairs of one loss over all devices, in parts of per_device_train_batch_size: the gradient of the large batch "
-        "in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
+        "Pairs of a batch over all devices, computed in parts of per_device_train_batch_size: the gradient of a large "
+        "batch in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
     )
     cached_part_size: str | None = option(
         None,
@@ -286,13 +288,13 @@ class PairTrainingArguments(RunArguments):
         ("auto",),
     )
     local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
-    balanced_batches: bool = option(False, "Swap rows so that as few batches as possible have only one label.")
+    balanced_batches: bool = option(False, "Swap rows between batches so that as few as possible have only one label.")
     on_collapse: str | None = option(
         None,
         "Action when the scores collapse on validation; default: warn for a cross_encoder, else off.",
         ("off", "warn", "stop"),
     )
-    dry_run: bool = option(False, "Say what the run would do, without training or saving anything.")
+    dry_run: bool = option(False, "Print what the run would do, without training or saving anything.")
 
     def __post_init__(self):
         if self.num_train_epochs <= 0 and self.max_steps <= 0:

@@ -269,7 +269,7 @@ class RetrievalSet:
 
 @dataclass(frozen=True)
 class EvaluationSet(torch.utils.data.Dataset):
-    """Tokenised pairs to evaluate on, and what is to be found among their sentences, if that is measured."""
+    """Tokenised pairs to evaluate on, and the retrieval task on their sentences, if it is measured."""
 
     pairs: PairDataset
     retrieval: RetrievalSet | None = None
