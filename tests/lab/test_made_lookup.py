@@ -56,7 +56,7 @@ def test_a_lookup_learns_and_has_not_read_what_is_held_out(make, pairs, caplog, 
     assert encoder.similarity("怎么還款買", "怎么还款买") == 1.0 > encoder.similarity("乾", "干")
     first, second, labels = zip(*pairs, strict=True)
     scores, labels = encoder.similarity([*first], [*second]), np.array(labels)
-    assert scores[labels == 1].mean() > scores[labels == 0].mean() + 0.3
+    assert scores[labels == 1].mean() > scores[labels == 0].mean() + 0.2
     losses = [float(line.rpartition(" ")[2]) for line in caplog.messages if line.startswith("distillation")]
     assert len(losses) > 0 and read_record(folder).recipe["entries"] == 50
 
