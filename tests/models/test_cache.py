@@ -51,7 +51,7 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
     assert not (teacher_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
     one_by_one = {
         "pool": lambda: setattr(teacher.pooling, "mode", "cls"),
-        "case": lambda: setattr(teacher.tokenizer.backend_tokenizer.normalizer, "lowercase", False),
+        "case": lambda: setattr(teacher.tokenizer.backend_tokenizer.normalizer[1], "lowercase", False),
         "segments": lambda: setattr(teacher.tokenizer, "model_input_names", ["input_ids", "attention_mask"]),
         "vocabulary": lambda: teacher.tokenizer.add_tokens(["绿绿"]),
     }
