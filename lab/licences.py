@@ -1,6 +1,6 @@
 """Licences of the packages that `requirements.lock` installs, as their own metadata states them.
 
-    python -m lab.licences --output docs/licences.md
+    python -m lab.licences --output lab/licences.md
 
 Run in an environment of that file on Linux. Packages for other systems, which are not installed there, are left out.
 """

@@ -218,9 +218,9 @@ def pictures() -> dict[Path, str]:
     return {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()} | {
         docs / "cosent_against_others.svg": against_others(),
         images / "gap_by_budget.svg": gap_by_budget(),
-        docs / "growth.svg": growth_picture(read("growth")),
+        images / "growth.svg": growth_picture(read("growth")),
         images / "learning_rates.svg": by_rate(),
-        docs / "roofline.svg": roofline_picture(read("roofline")),
+        images / "roofline.svg": roofline_picture(read("roofline")),
         docs / "widths.svg": by_width(),
     }
 

@@ -8,7 +8,7 @@ from lab import ROOT
 from lab.licences import installed, locked, normalised
 
 LINUX = {"sys_platform": "linux", "platform_machine": "x86_64", "python_full_version": "3.12.1"}
-PAGE = (ROOT / "docs/licences.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "lab/licences.md").read_text(encoding="utf-8")
 LISTED = {
     name: row[0] for row in re.findall(r"^\| (.+) \| (.+) \|$", PAGE, re.MULTILINE) for name in row[1].split(", ")
 }
