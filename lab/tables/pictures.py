@@ -221,7 +221,7 @@ def pictures() -> dict[Path, str]:
         images / "growth.svg": growth_picture(read("growth")),
         images / "learning_rates.svg": by_rate(),
         images / "roofline.svg": roofline_picture(read("roofline")),
-        docs / "widths.svg": by_width(),
+        images / "widths.svg": by_width(),
     }
 
 
