@@ -22,6 +22,7 @@ from pathlib import Path
 from cosent.errors import InputError, messages_for_users
 from lab import ROOT
 from lab.benchmarks.abstention import abstention_table
+from lab.benchmarks.adds import adds_probed_table, adds_table
 from lab.benchmarks.damage import damage_table
 from lab.benchmarks.dedup import dedup_table
 from lab.benchmarks.disks import disks_table
@@ -62,6 +63,8 @@ VIEWS = {  # of a study
 }
 TABLES = {  # of lab/results/NAME.json
     "abstention": abstention_table,
+    "adds": adds_table,
+    "adds_probed": adds_probed_table,
     "claims": claims_table,
     "damage": damage_table,
     "disks": disks_table,

@@ -15,6 +15,7 @@ from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, draw_curves,
 from cosent.comparing.results import Result, Study
 from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
+from lab.benchmarks.adds import adds_picture
 from lab.benchmarks.growth import growth_picture
 from lab.benchmarks.roofline import roofline_picture
 from lab.benchmarks.widths import METRICS, WAYS, values_by_width
@@ -217,6 +218,7 @@ def pictures() -> dict[Path, str]:
     studies = {name: study for name in EXPERIMENTS if (study := study_of(name))}
     return {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()} | {
         docs / "cosent_against_others.svg": against_others(),
+        images / "adds.svg": adds_picture(read("adds")),
         images / "gap_by_budget.svg": gap_by_budget(),
         images / "growth.svg": growth_picture(read("growth")),
         images / "learning_rates.svg": by_rate(),
