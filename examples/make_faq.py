@@ -2,8 +2,8 @@
 
 python examples/make_faq.py
 
-Pairs have the label 1 if both sentences ask the same of the same product. Of the 1,200 labels 24 are wrong, as in a real
-file.
+A pair has the label 1 if both sentences ask the same of the same product. As in a real file, some labels are wrong: 24
+of 1,200.
 """
 
 import csv
@@ -12,9 +12,9 @@ from itertools import combinations
 
 from openpyxl import Workbook
 
-TWINS = """手机 平板 电视 投影仪 冰箱 冰柜 洗衣机 烘干机 空调 电风扇 电脑 显示器 相机 镜头 耳机 音箱 键盘 鼠标
+PRODUCTS = """手机 平板 电视 投影仪 冰箱 冰柜 洗衣机 烘干机 空调 电风扇 电脑 显示器 相机 镜头 耳机 音箱 键盘 鼠标
 打印机 扫描仪 电饭煲 电磁炉 吸尘器 扫地机 书桌 餐桌 椅子 沙发 床垫 枕头 衣柜 鞋柜 台灯 吊灯 窗帘 地毯
-自行车 滑板车 头盔 手套 帐篷 睡袋 背包 行李箱 手表 手环 吉他 钢琴""".split()
+自行车 滑板车 头盔 手套 帐篷 睡袋 背包 行李箱 手表 手环 吉他 钢琴"""  # two and two alike
 QUESTIONS = {  # what is asked: the answer, and ways to ask
     "价格": ("见商品页，活动价以下单时为准。", "{}多少钱", "{}卖什么价", "买{}要花多少", "请问{}的价格"),
     "现货": ("有货，当天下单当天出库。", "{}有现货吗", "{}现在有没有货", "仓库里还有{}吗", "{}缺货了没"),
@@ -32,7 +32,8 @@ QUESTIONS = {  # what is asked: the answer, and ways to ask
 def pairs(rng: random.Random) -> list[list]:
     """50 pairs for each two products that are alike: 24 the same question, 13 another one, 13 of the other product."""
     rows = []
-    for two in zip(TWINS[::2], TWINS[1::2], strict=True):
+    names = PRODUCTS.split()
+    for two in zip(names[::2], names[1::2], strict=True):
         groups = [(product, asked) for product in two for asked in rng.sample(list(QUESTIONS), 2)]
         for product, asked in groups:
             rows += [[*pair, 1] for pair in combinations([way.format(product) for way in QUESTIONS[asked][1:]], 2)]
@@ -57,7 +58,7 @@ if __name__ == "__main__":
         csv.writer(file).writerows([["sentence1", "sentence2", "label"], *pairs(random.Random(0))])
     book = Workbook()
     book.active.append(["question", "answer"])
-    for product in TWINS:
+    for product in PRODUCTS.split():
         for answer, question, *_ in QUESTIONS.values():
             book.active.append([question.format(product), f"{product}：{answer}"])
     book.save("faq.xlsx")

@@ -1,5 +1,6 @@
 """Every program of `examples/` does what it says."""
 
+import csv
 import runpy
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from openpyxl import load_workbook
 
 from cosent.models.bi_encoder import SentenceEncoder
 
@@ -36,3 +38,16 @@ def test_encode_with_ray(tiny_model, tmp_path, monkeypatch):
     vectors = np.array([np.ravel(vector) for vector in made["vector"].to_pylist()])
     expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(texts, normalize_embeddings=True)
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
+
+
+def test_make_faq(tmp_path, monkeypatch):
+    """Fails if the files of the tutorial have other pairs than its numbers, or a question without answer."""
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "make_faq.py"), run_name="__main__")
+    with open("faq.csv", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["sentence1", "sentence2", "label"] and len(rows) == 1200
+    assert rows[0] == ["手表怎么安装", "手表有人上门装吗", "1"]
+    assert sum(label == "1" for *_, label in rows) == 24 * 24 - 14 + 10  # of two products 4 questions, 6 pairs; flipped
+    questions = list(load_workbook("faq.xlsx").active.iter_rows(values_only=True))
+    assert len(set(questions)) == 1 + 480 and ("耳机怎么退货", "耳机：签收七天内可以退，运费由我们承担。") in questions

@@ -1,8 +1,10 @@
-"""README.md and README.zh-CN.md say the same, and the numbers in them are those of the results."""
+"""Pages in English and in Chinese say the same, and the numbers in the READMEs are those of the results."""
 
 import json
 import re
 from pathlib import Path
+
+import pytest
 
 from cosent.comparing.document import times_100
 from cosent.comparing.results import read_results
@@ -57,6 +59,17 @@ def test_both_readmes_say_the_same():
     english, chinese = (numbers((ROOT / name).read_text(encoding="utf-8").partition("\n## ")[0]) for name in READMES)
     assert english == chinese and len(english) >= 4
     assert sum(len(block) for text in sections("README.md").values() for block in code(text)) >= 12
+
+
+@pytest.mark.parametrize("name", ["tutorial"])
+def test_both_languages_of_a_page_say_the_same(name):
+    """Fails if a command, an output or a number of a page is changed in one language only, or a section is missing."""
+    one, other = ((ROOT / f"docs/{name}{end}.md").read_text(encoding="utf-8") for end in ("", ".zh-CN"))
+    assert code(one) == code(other) and len(code(one)) >= 4
+    assert numbers(one) == numbers(other)
+    for start in ("## ", "### ", "|"):
+        lines, others = (len(re.findall(rf"^{re.escape(start)}", text, re.MULTILINE)) for text in (one, other))
+        assert lines == others, start
 
 
 def test_the_first_vector_comes_early():
