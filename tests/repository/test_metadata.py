@@ -109,17 +109,27 @@ def printed(cell) -> str:
 
 
 def test_what_is_stored(notebook):
-    """Fails if outputs of some machine are committed, a cell speaks one language only, or a link leads nowhere."""
-    nbformat.validate(notebook)
-    assert set(notebook.metadata) == {"kernelspec", "language_info"} and len(notebook.cells) > 10
-    for cell in notebook.cells:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
-        text = re.sub(r"\[[^]]*\]\([^)]*\)", "", cell.source)  # the text of links aside
-        comments = re.findall(r"# .*", text) if cell.cell_type == "code" else [text]
-        assert any(re.search(r"[一-鿿]", comment) for comment in comments), cell.source
-        assert any(re.search(r"[A-Za-z]{3,}", comment) for comment in comments), cell.source
-    links = re.findall(r"\]\((?!http)([^)#]+)", json.dumps([cell.source for cell in notebook.cells]))
-    assert len(links) > 4 and not [link for link in links if not (NOTEBOOK.parent / link).is_file()]
+    """Fails if outputs of some machine are committed, a cell is in the wrong language, a link leads nowhere, or the
+    Chinese notebook, which no test runs, has other code."""
+    chinese = nbformat.read(NOTEBOOK.with_suffix(".zh-CN.ipynb"), as_version=4)
+    for one, in_chinese in ((notebook, False), (chinese, True)):
+        nbformat.validate(one)
+        assert set(one.metadata) == {"kernelspec", "language_info"} and len(one.cells) > 10
+        for cell in one.cells:
+            assert not cell.get("outputs") and cell.get("execution_count") is None
+            text = re.sub(r"\[[^]]*\]\([^)]*\)", "", cell.source)  # the text of links aside
+            comments = re.findall(r"# .*", text) if cell.cell_type == "code" else [text]
+            assert comments and all(bool(re.search("[一-鿿]", text)) == in_chinese for text in comments), cell.source
+        links = re.findall(r"\]\((?!http)([^)#]+)", json.dumps([cell.source for cell in one.cells]))
+        assert len(links) > 4 and not [link for link in links if not (NOTEBOOK.parent / link).is_file()]
+    codes = [
+        [re.sub(" *# .*", "", cell.source) for cell in one.cells if cell.cell_type == "code"]
+        for one in (notebook, chinese)
+    ]
+    assert codes[0] == codes[1]
+    assert [(cell.id, cell.cell_type) for cell in notebook.cells] == [
+        (cell.id, cell.cell_type) for cell in chinese.cells
+    ]
 
 
 @pytest.mark.matrix
