@@ -38,8 +38,8 @@ def private_names(source: str) -> set[str]:
 
 
 def rows() -> dict[str, str]:
-    """Rows of the tables in docs/architecture.md by the name in their first column."""
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    """Rows of the tables in CONTRIBUTING.md by the name in their first column."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     return {match[1]: match[0] for match in re.finditer(r"^\| `(\w+)` \|.*$", text, re.MULTILINE)}
 
 
@@ -48,8 +48,8 @@ def test_every_private_name_is_listed():
     files = sorted((ROOT / "src").rglob("*.py"))
     used = {name: file.name for file in files for name in private_names(file.read_text(encoding="utf-8"))}
     assert {"_save_checkpoint", "_set_sync_gradients", "_load_scaler", "_fingerprint"} <= set(used)
-    assert {name: file for name, file in used.items() if name not in rows()} == {}, "list them in docs/architecture.md"
-    assert sorted(set(rows()) - set(used)) == [], "no longer used: remove them from docs/architecture.md"
+    assert {name: file for name, file in used.items() if name not in rows()} == {}, "list them in CONTRIBUTING.md"
+    assert sorted(set(rows()) - set(used)) == [], "no longer used: remove them from CONTRIBUTING.md"
 
 
 def test_no_module_needs_what_windows_lacks():
