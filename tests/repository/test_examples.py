@@ -1,7 +1,10 @@
 """Every program of `examples/` does what it says."""
 
 import csv
+import re
 import runpy
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,3 +54,27 @@ def test_make_faq(tmp_path, monkeypatch):
     assert sum(label == "1" for *_, label in rows) == 24 * 24 - 14 + 10  # of two products 4 questions, 6 pairs; flipped
     questions = list(load_workbook("faq.xlsx").active.iter_rows(values_only=True))
     assert len(set(questions)) == 1 + 480 and ("耳机怎么退货", "耳机：签收七天内可以退，运费由我们承担。") in questions
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_the_tutorial(tmp_path):
+    """Fails if a command of the tutorial ends in an error, or prints other lines than the page shows, numbers aside."""
+    page = (EXAMPLES.parent / "docs/tutorial.md").read_text(encoding="utf-8")
+    blocks = {name: re.findall(rf"^```{name}\n(.*?)^```", page, re.DOTALL | re.MULTILINE) for name in ("bash", "text")}
+    lines = [line for line in "".join(blocks["bash"]).splitlines() if not line.startswith(("curl", "cosent serve"))]
+    printed = ""
+    for line in lines:
+        tool, *words = shlex.split(line)
+        start = [EXAMPLES.parent / words.pop(0)] if tool == "python" else ["-m", tool]
+        done = subprocess.run([sys.executable, *start, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        printed += done.stdout + done.stderr
+
+    def shape(line: str) -> str:
+        """A line with its numbers and blanks made equal."""
+        return " ".join(re.sub(r"[+-]?\d+(\.\d+)?", "0", line).split())
+
+    shown = [shape(line) for line in "".join(blocks["text"]).splitlines() if line]
+    assert len(lines) >= 10 and len(shown) >= 12
+    assert not [line for line in shown if line not in shape(printed)]
