@@ -289,6 +289,32 @@ def test_what_stops_it(check, server, naive, folder, monkeypatch, few, tmp_path)
         check(folder, server.url, text=few)
 
 
+def test_what_one_text_alone_hides(check, server, naive, folder, few, tmp_path):
+    """Fails if a server counts as equal that answers nan, in another order, or hardly at all."""
+
+    def causes():
+        status, report = check(folder, server.url, text=few)
+        return status, [cause["name"] for cause in report["causes"]]
+
+    server.answer = as_openai(lambda text: [None] * 16 if len(text) > 80 else naive(text))
+    assert causes() == (1, ["nan or inf for 1"])
+    server.answer = lambda path, body: as_openai(lambda text: naive(text) if len(body["input"]) == 1 else [None] * 16)(
+        path, body
+    )
+    assert causes() == (1, ["padding changes the answers"])
+    server.answer = lambda path, body: as_openai(naive)(path, body | {"input": body["input"][::-1]})
+    assert causes() == (1, ["answers to several texts at once are those of others among them"])
+    server.answer = lambda path, body: (413, {}) if len(body["input"]) > 1 else as_openai(naive)(path, body)
+    assert "413" in next(iter(check(folder, server.url, text=few)[1]["refused"]))
+    server.answer = lambda path, body: (400, {}) if len(body["input"][0]) > 4 else as_openai(naive)(path, body)
+    with pytest.raises(InputError, match="400"):
+        check(folder, server.url, text=few)
+    (tmp_path / "twice.txt").write_text("好\n怎么还款\n好\n", encoding="utf-8")
+    np.save(tmp_path / "twice.npy", [naive(text) for text in ("坏", "怎么还款", "好")])
+    with pytest.raises(InputError, match=r"twice.npy.*'好'"):
+        check(folder, tmp_path / "twice.npy", text=str(tmp_path / "twice.txt"))
+
+
 def test_some_texts(check, server, naive, folder, few, capsys):
     """Fails if a refused text or a short vector ends the check, padding is overlooked, or --tolerance does nothing."""
 

@@ -49,8 +49,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def row_differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Largest difference in each row of vectors, or of each score, relative to the largest number of ours.
 
-    Infinite if the shapes differ.
+    Infinite if the shapes differ, and in rows with NaN.
     """
     if ours.shape != theirs.shape:
         return np.full(len(ours), np.inf)
-    return np.abs(theirs - ours).reshape(len(ours), -1).max(axis=1) / np.abs(ours).max()
+    largest = np.nanmax(np.abs(ours), initial=1e-12)
+    return np.nan_to_num(np.abs(theirs - ours).reshape(len(ours), -1).max(axis=1) / largest, nan=np.inf)

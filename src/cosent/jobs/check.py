@@ -13,7 +13,6 @@ gets the key of OPENAI_API_KEY, if it is set.
 import json
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +33,9 @@ PASSAGE = "银行卡还款可以在手机应用的首页点还款，然后选择
 PROMPTS = ("query: ", "Instruct: Find similar questions.\nQuery: ")  # for a model without any
 LONGEST = 2048  # characters
 BATCH = 8  # texts in the request that shows whether they are padded right
+NOT_FINITE = "nan or inf"
+PADDED = "padding changes the answers", "Pass the attention mask to the model there."
+MOVED = "answers to several texts at once are those of others among them", "Keep their order there."
 SAME = 1e-6  # relative difference of answers to a text and to what is read of it
 COMMON_LENGTHS = (32, 64, 128, 256, 384, 512, 1024)  # tokens; tried where the length cannot be asked for
 
@@ -85,7 +87,10 @@ def usual_texts(model) -> list[str]:
 
 
 def answered(ask: Callable, items: list) -> tuple[list[int], np.ndarray, Counter[str]]:
-    """The places of the items that are answered, the answers, and how often others were refused, by what was said."""
+    """The places of the items that are answered, the answers, and how often others were not, by what was said.
+
+    An answer with nan or inf is none, and `NOT_FINITE` counts it.
+    """
     from cosent.models.elsewhere import Refused
 
     answers, refusals = {}, Counter[str]()
@@ -98,9 +103,10 @@ def answered(ask: Callable, items: list) -> tuple[list[int], np.ndarray, Counter
         if np.isfinite(answer).all():
             answers[place] = answer
         else:
-            refusals["nan or inf"] += 1
-    if not answers:
-        raise InputError(f"Nothing was answered: {refusals.most_common(1)[0][0]}. Look at the log of the server.")
+            refusals[NOT_FINITE] += 1
+    if len(answers) < max(2, len(items) / 2):
+        said = refusals.most_common(1)[0][0]
+        raise InputError(f"{len(answers)} of {len(items)} are answered: {said}. Look at the log of the server.")
     return list(answers), np.array(list(answers.values()), np.float64), refusals
 
 
@@ -134,6 +140,7 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
     """How far the answers differ, and why."""
     from cosent.compute.packed_backbone import max_tokens
     from cosent.models.decision import choose_rule, decision_rules
+    from cosent.models.elsewhere import Refused
     from cosent.models.mistakes import Mistake, answers, compare, explain, sigmoid
 
     places, theirs, refusals = answered(ask, sent)
@@ -144,6 +151,8 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
         forms = {"as ours": np.asarray, "as sigmoid": sigmoid}
         forms |= {} if rule is None else {"as probability": rule.probabilities}
     ours = answers(model, items)
+    if not np.isfinite(ours).all():
+        raise InputError(f"--model {args.model} returns {NOT_FINITE} itself. Take float32 weights of it.")
     rows, form = compare(ours, theirs, forms)
     causes: list[Mistake] = []
     left = rows
@@ -151,10 +160,20 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
         cuts = lengths_read(model, ask, max(sent, key=lambda item: len(item[-1] if theirs.ndim == 1 else item)))
         cuts = {cut for cut in cuts if 3 <= cut <= max_tokens(model.backbone.config)} - {model.max_length}
         causes, left = explain(model, items, theirs, forms, sorted(cuts), args.tolerance)
-    with suppress(InputError):  # which takes one text at a time
-        apart = row_differences(theirs[-BATCH:], ask(sent[-BATCH:])).max()
-        if apart > max(args.tolerance, 2 * left.max()):
-            causes.append(Mistake("padding changes the answers", "Pass the attention mask to the model there."))
+    if refusals[NOT_FINITE]:
+        causes.append(Mistake(f"{NOT_FINITE} for {refusals[NOT_FINITE]}", "Ask for float32 there."))
+    alone, least = theirs[-BATCH:], max(args.tolerance, 2 * left.max())
+    try:
+        together = ask(sent[-BATCH:])
+    except Refused as error:  # which may take one text at a time
+        refusals[f"{error} ({len(alone)} at once)"] += 1
+    else:
+        if row_differences(alone, together).max() > least:
+            moved = together.shape == alone.shape and all(
+                row_differences(alone, np.broadcast_to(row, alone.shape)).min() <= least for row in together
+            )
+            name, cure = MOVED if moved else PADDED
+            causes.append(Mistake(name, cure))
     return {
         "items": len(items),
         "refused": dict(refusals),

@@ -133,6 +133,9 @@ def stored(file: str, texts: Items) -> Answer:
     if vectors.ndim != 2 or len(vectors) != len(texts):
         raise InputError(f"{file} has shape {vectors.shape}, --text {len(texts)} rows. Give the texts of its rows.")
     rows = dict(zip(texts, vectors, strict=True))
+    unlike = [place for place, text in enumerate(texts) if not np.allclose(rows[text], vectors[place], 1e-3, 1e-5)]
+    if unlike:
+        raise InputError(f"{file} has two vectors of {texts[unlike[0]]!r}. Give the texts of its rows.")
 
     def ask(items: Items) -> np.ndarray:
         if not rows.keys() >= set(items):
