@@ -275,7 +275,7 @@ def test_recipes_are_offered_to_jobs_that_have_them(command, quiet_afterwards):
     assert status == 2 and "'--config'" in errors
 
 
-def test_a_training_chooses_its_recipe(made_up, monkeypatch):
+def test_a_training_chooses_its_recipe(made_up, monkeypatch, tmp_path):
     """Fails if `cosent train --corpus demo` trains by other settings than its recipe, or --config or flags lose."""
     chosen: dict = {}
     monkeypatch.setattr(cli, "fill", lambda values, *classes: chosen.update(values) or sys.exit(0))
@@ -295,6 +295,10 @@ def test_a_training_chooses_its_recipe(made_up, monkeypatch):
     cross = {"config": "cross_encoder/default", "tower": "cross_encoder", "loss": "cosent"}
     assert choose("train", "--tower", "cross_encoder") == ours | cross
     assert choose("train", "--config", "sbert")["config"] == "sbert" and chosen["pooling"] == "cls"
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("output_dir: runs/mine\nloss: angle\n", encoding="utf-8")
+    assert choose("train", "--config", str(recipe))["output_dir"] == "runs/mine"
+    assert choose("train", "--config", str(recipe), "--output_dir", "x")["output_dir"] == "x"
     assert choose("distill")["config"] == "student/stage1"
     assert choose("distill", "--teacher", "x")["config"] == "student/distill"
 

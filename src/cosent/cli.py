@@ -418,9 +418,9 @@ class Parser(argparse.ArgumentParser):
             defaults: of the job, by the values of the command line: its recipe among others.
         """
         given = self.read(argv)
-        if defaults is not None:
-            given = defaults(given) | given
-        return self.read_recipe(given["config"]) | given if "config" in given else given
+        found = {} if defaults is None else defaults(given)
+        recipe = (found | given).get("config")
+        return found | (self.read_recipe(recipe) if recipe else {}) | given
 
     def read(self, words: list[str]) -> dict[str, Any]:
         """The values of words, each of the type of its flag."""

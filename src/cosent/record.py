@@ -289,9 +289,15 @@ def terms_of(models: Iterable[str | None], manifests: Iterable[Manifest] = ()) -
 
 
 def trained_on_pairs(model: str) -> bool:
-    """Whether the model of a folder was trained on pairs by a run of ours, which a run of pretraining is not."""
+    """Whether the model of a folder was trained on pairs by a run of ours, which a run of pretraining is not.
+
+    A merge counts as its models, as far as they are still there.
+    """
     record = read_record(model) if model else None
-    return record is not None and record.pretraining is None
+    if record is None or record.pretraining is not None:
+        return False
+    merged = [one for one in record.recipe.get("models") or [] if one != model and read_record(one) is not None]
+    return any(map(trained_on_pairs, merged)) if merged else True
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:

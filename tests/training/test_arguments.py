@@ -1,5 +1,6 @@
 """Arguments of training on machines of other kinds, the device of a serving job, and what may be sharded and how."""
 
+import json
 import logging
 from dataclasses import fields
 from types import SimpleNamespace
@@ -119,6 +120,18 @@ def test_the_default_learning_rate_is_that_of_the_encoder(tmp_path, caplog):
     PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
     starts = ("similar", "similar-lookup", "similar-writer", "mini", "mini-roformer", "")
     assert [trained_on_pairs(str(local(start)) if start else "") for start in starts] == [True] * 3 + [False] * 3
+    for name, models in {"half": ["mini"], "both": ["mini", "similar"], "gone": [str(tmp_path / "no")]}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(
+            json.dumps(
+                {
+                    "recipe": {"models": models},
+                    "environment": {"versions": {}, "commit": None, "device": "cpu", "threads": 1},
+                    "train_seconds": 0.0,
+                }
+            )
+        )
+    assert [trained_on_pairs(str(tmp_path / name)) for name in ("half", "both", "gone")] == [False, True, True]
 
 
 def test_the_device_is_one_that_the_job_can_use(monkeypatch):
