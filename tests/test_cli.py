@@ -358,8 +358,8 @@ def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank
 
 # Names that mean different things in different jobs.
 AMBIGUOUS = {
-    *("corpus", "cross", "dtype", "folder", "int8", "label_column", "max_length", "min_score", "model"),
-    *("model_name_or_path", "output", "overwrite", "port", "queries", "teacher", "text"),
+    *("corpus", "cross", "dtype", "folder", "int8", "json", "label_column", "license", "max_length", "min_score"),
+    *("model", "model_name_or_path", "name", "output", "overwrite", "port", "queries", "rerank", "teacher", "text"),
 }
 
 

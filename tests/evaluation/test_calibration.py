@@ -190,8 +190,13 @@ def test_another_base_rate():
         assert (rule.similar(scores) == (rule.probabilities(scores) >= 0.5)).all()
     together = estimated_base_rate(fitted, scores, alone // 10)  # pairs of ten vary together: little is known
     assert together[0] == estimated and together[2] - together[1] > high - low
-    with pytest.raises(InputError, match=r"difference of 0\.\d\d"):  # similar pairs score lower than on validation
-        estimated_base_rate(fitted, scores - 0.5, alone)
+    one = estimated_base_rate(fitted, scores, 0 * alone)  # a query with all its candidates
+    assert one[2] - one[1] >= high - low
+    for groups in (alone, 0 * alone):
+        with pytest.raises(InputError, match=r"difference of 0\.\d\d"):  # similar pairs score lower than on validation
+            estimated_base_rate(fitted, scores - 2, groups)
+    least, low, high = estimated_base_rate(fitted, rng.normal(-0.04, 0.7, 1000), alone[:1000])
+    assert least == 1 / 1002 and low == 0 < high, "a share of 0 calls equal sentences dissimilar"
     with pytest.raises(InputError, match="40 pairs leave the share between"):
         estimated_base_rate(fitted, scores[:40], alone[:40])
     with pytest.raises(InputError, match="auto"):

@@ -26,6 +26,7 @@ from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, ServeArguments, build, key
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import growing_vectors
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.embedding import quantized
 from cosent.search.index import Index
 
 testclient = pytest.importorskip("fastapi.testclient")
@@ -88,6 +89,7 @@ def test_shorter_and_raw_vectors(models):
     cut = SentenceEncoder.from_pretrained(encoder.backbone.name_or_path)
     cut.truncate(8)
     assert not cut.nested and not encoder.nested
+    assert quantized(projected).nested and not quantized(cut).nested, "serve --int8"
     with testclient.TestClient(build("runs/jina", encoder, encoder, dimensions=[16])) as client:
         (one,) = client.post("/v1/embeddings", json={"input": "好", "dimensions": 16}).json()["data"]
         half = encoder.encode(["好"])[0, :16]

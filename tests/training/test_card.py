@@ -127,8 +127,11 @@ def test_what_terms_allow():
         with pytest.raises(InputError, match="lcqmc") if refused else contextlib.nullcontext():
             check_license(wanted, terms_of(["similar"]))
     check_license("cc-by-nc-4.0", {"ocnli": CORPORA["ocnli"].terms, "demo": CORPORA["demo"].terms})
+    check_license("cc-by-nc-4.0", {"mined": "nothing stated and CC BY-NC 2.0"})
     with pytest.raises(InputError, match="ocnli"):
         check_license("cc-by-4.0", {"ocnli": CORPORA["ocnli"].terms})
+    with pytest.raises(InputError, match="mined"):
+        check_license("cc-by-nc-4.0", {"mined": "research use only and CC BY-NC 2.0"})
     assert [base_model(one) for one in ("similar", "a/b", "", "runs/no")] == ["similar", "a/b", None, None]
 
 

@@ -21,7 +21,8 @@ LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 cou
 FOLDS = 5
 SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt scaling is used
 LEVELS = 49  # scores that `Calibration.reach` counts from
-MISFIT, WIDEST = 0.02, 0.25  # of a base rate: a misfit that is always let pass, and the widest interval
+MISFIT = 0.02, 0.3  # of a base rate: one that is always let pass, and one that never is
+WIDEST = 0.25  # interval of a base rate
 
 Numbers = np.ndarray | list[float]
 
@@ -107,10 +108,11 @@ def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> n
 def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np.ndarray) -> tuple[float, float, float]:
     """Share of similar pairs among unlabelled ones, of greatest likelihood, and its 95% interval.
 
-    The share is found by EM, by the same authors. The interval has a part for these pairs, of which those that share a
-    sentence vary together (the sandwich of Huber 1967), and one for the validation pairs. Both hold only if similar
-    pairs score as on validation, and so do the others. Then some mixture of the two reaches every score as often as
-    these pairs do; the largest difference, of Kolmogorov and Smirnov, is the misfit.
+    The share is found by EM, by the same authors, and lies within `1 / (n + 2)` and `1 - 1 / (n + 2)`. The interval
+    has a part for these pairs, of which those that share a sentence vary together (the sandwich of Huber 1967), and one
+    for the validation pairs. Both hold only if similar pairs score as on validation, and so do the others. Then some
+    mixture of the two reaches every score as often as these pairs do; the largest difference, of Kolmogorov and
+    Smirnov, is the misfit.
 
     Args:
         scores, groups: of shape `(pairs,)`; for groups, see `data.groups.pair_groups`.
@@ -125,7 +127,7 @@ def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np
     reached = share_reaching(scores, calibration.reach["scores"])
     shares = np.linspace(0, 1, 1001)[:, None]
     misfit = float(np.abs(reached - shares * similar - (1 - shares) * others).max(axis=1).min())
-    if misfit > max(MISFIT, (1 / independent(groups) + 1 / calibration.pairs) ** 0.5):
+    if misfit > np.clip((1 / independent(groups) + 1 / calibration.pairs) ** 0.5, *MISFIT):
         raise InputError(
             f"--base_rate auto: these pairs do not score like validation pairs in any mixture of similar and others "
             f"(a difference of {misfit:.2f}), so that their scores do not tell the share. Label some and give the "
@@ -138,7 +140,9 @@ def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np
             break
     ratio = probabilities / (1 - probabilities) * (1 - base_rate) / base_rate
     slopes = (ratio - 1) / (1 - share + share * ratio)  # of the log-likelihood in the share
-    variance = np.square(np.bincount(groups, slopes)).sum() / np.square(slopes).sum() ** 2
+    information = np.square(slopes).sum()
+    # The slopes of all pairs sum to 0: of few groups, as of one query with all its candidates, theirs say nothing.
+    variance = max(np.square(np.bincount(groups, slopes)).sum(), information) / information**2
     best = np.argmax(similar - others)
     spread = share**2 * similar[best] * (1 - similar[best]) / base_rate
     spread += (1 - share) ** 2 * others[best] * (1 - others[best]) / (1 - base_rate)
@@ -149,7 +153,9 @@ def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np
             f"--base_rate auto: {len(scores):,} pairs leave the share between {low:.2f} and {high:.2f}. Add pairs, or "
             "label some and give the share."
         )
-    return share, low, high
+    least = 1 / (len(scores) + 2)  # as of a probability
+    share = min(max(share, least), 1 - least)
+    return share, min(low, share), max(high, share)
 
 
 def shares_that_reach(scores: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:

@@ -75,6 +75,7 @@ def export(args: ExportArguments) -> None:
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.decision import choose_rule, decision_rules, write_rules
+    from cosent.record import terms_of
 
     bundle.report_nothing()
     model = load_model(args.model)
@@ -110,6 +111,7 @@ def export(args: ExportArguments) -> None:
             "tower": "cross_encoder" if reads_pairs(model) else "bi_encoder",
             "max_length": model.max_length,
             "prompts": prompts,
+            "terms": terms_of([args.model]),
         }
         text = json.dumps(settings, ensure_ascii=False, indent=2)
         Path(folder, name).write_text(text + "\n", encoding="utf-8")

@@ -39,7 +39,16 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import Dense, KeptSettings, Normalize, Pooling, load_modules, projection, warn_of_similarity
+from cosent.models.modules import (
+    IDENTITY,
+    Dense,
+    KeptSettings,
+    Normalize,
+    Pooling,
+    load_modules,
+    projection,
+    warn_of_similarity,
+)
 from cosent.models.prompts import Prompts
 
 
@@ -282,10 +291,18 @@ class SentenceEncoder(TextModel):
         layers = [module for module in self.after_pooling if not isinstance(module, Normalize)]
         if not layers or not isinstance(layers[-1], Dense):
             return False
-        weight = layers[-1].linear.weight.detach().float().cpu()
+        weight, bias, rounding = layers[-1].linear.weight, layers[-1].linear.bias, 1e-3
+        if not isinstance(layers[-1].linear, nn.Linear):  # in int8
+            weight, bias, rounding = weight().dequantize(), bias(), 1e-2
+        weight = weight.detach().float().cpu()
         eye = torch.eye(*weight.shape)
-        orthonormal = torch.allclose(weight @ weight.T, eye[:, : len(weight)], atol=1e-3)
-        return layers[-1].config() == projection(weight).config() and orthonormal and not torch.equal(weight, eye)
+        orthonormal = torch.allclose(weight @ weight.T, eye[:, : len(weight)], atol=rounding)
+        return (
+            bias is None
+            and layers[-1].named == IDENTITY
+            and orthonormal
+            and not torch.allclose(weight, eye, atol=rounding)
+        )
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps what a folder says besides its modules; `unused` are weights that nothing here reads."""

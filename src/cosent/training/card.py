@@ -64,12 +64,16 @@ def check_license(wanted: str | None, terms: dict[str, str]) -> None:
     if wanted is None or wanted.lower() == "other":
         return
     free = {*FREE, *NON_COMMERCIAL} if "-nc" in wanted.lower() else FREE
-    limits = {name: one for name, one in terms.items() if one not in free}
-    if limits:
+    if limits := restricting(terms, free):
         raise InputError(
             f"--license {wanted} allows more than the corpora of this model, or of those that it was made from: "
             f"{listed(limits)}. Take --license other, leave it out, or start from mini on corpora of your own."
         )
+
+
+def restricting(terms: dict[str, str], free: set[str]) -> dict[str, str]:
+    """Terms that are none of `free`; a mined corpus has several, joined by `and`."""
+    return {name: one for name, one in terms.items() if not free.issuperset(one.split(" and "))}
 
 
 def listed(terms: dict[str, str]) -> str:
@@ -230,7 +234,7 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
         library_name="transformers" if kind == "encoder" else "sentence-transformers",
         pipeline_tag=task,
         tags=[*tags, "cosent", *(f"loss:{loss}" for loss in methods(record.recipe))],
-        license="other" if stated in (None, "None") and set(record.terms.values()) - FREE else stated,
+        license="other" if stated in (None, "None") and restricting(record.terms, FREE) else stated,
         base_model=base_model(str(record.recipe.get("model_name_or_path") or "")),
         model_name=name,
         metrics=["spearmanr", "accuracy"] if record.after else None,
