@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cosent.atomic import write_atomically
 from cosent.cli import REQUIRED, option
-from cosent.data.manifest import Manifest, corpus_folder
+from cosent.data.manifest import Manifest, existing_corpus
 from cosent.encoders import resolve
 from cosent.errors import InputError
 
@@ -35,12 +35,7 @@ def main(arguments: AuditArguments) -> None:
 
     from cosent.data.corpus import reversed_labels
 
-    folder = corpus_folder(arguments.corpus, "data")
-    if folder is None:
-        raise InputError(
-            f"There is no prepared corpus data/{arguments.corpus} or {arguments.corpus}. Run `cosent prepare "
-            f"{arguments.corpus} --source RAW_FOLDER` first."
-        )
+    folder = existing_corpus(arguments.corpus, "data")
     manifest, rows = Manifest.load(folder), {split: with_pairs(some) for split, some in read_splits(folder).items()}
     splits = {split: describe(some) for split, some in rows.items()}
     unknown = add_unknown_characters(splits, rows, arguments.model)
