@@ -113,9 +113,10 @@ def test_the_default_learning_rate_is_that_of_the_encoder(tmp_path, caplog):
     epochs."""
     caplog.set_level("INFO")
     wide = ((768, False, False, 2e-5), (768, True, False, 2e-4), (768, False, True, 2e-5))
-    for width, lora, tuned, rate in ((32, False, False, 5e-4), (32, False, True, 1e-4), (32, True, True, 2e-3), *wide):
+    small = ((32, False, False, 5e-4), (32, False, True, 1e-4), (32, True, True, 2e-3), (32, False, True, True, 3e-3))
+    for *start, rate in (*small, *wide):
         args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-        args.choose_learning_rate(width, lora, tuned)
+        args.choose_learning_rate(*start)
         assert args.learning_rate == rate and f"--learning_rate {rate:g}" in caplog.text
     PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
     starts = ("similar", "similar-lookup", "similar-writer", "mini", "mini-roformer", "")

@@ -28,6 +28,7 @@ SMALL = 384  # width of an encoder up to which it is a small one
 SMALL_RATE, BASE_RATE = 5e-4, 2e-5
 TUNED_RATE = 1e-4  # of a small encoder that was trained on pairs, as `similar`: at 5e-4 it forgets
 SMALL_LORA_RATE, BASE_LORA_RATE = 2e-3, 2e-4
+TABLE_RATE = 3e-3  # of a lookup, whose rows are read by few batches each
 
 # Set here or by transformers, whatever is given.
 DERIVED = ("accelerator_config", "debug", "do_eval", "label_names", "logging_nan_inf_filter", "remove_unused_columns")
@@ -272,7 +273,8 @@ class PairTrainingArguments(RunArguments):
     learning_rate: float | None = option(
         None,
         f"Highest learning rate; default: {SMALL_RATE:g} for encoders up to {SMALL} wide, {TUNED_RATE:g} if cosent has "
-        f"trained them on pairs, else {BASE_RATE:g}; with --use_peft {SMALL_LORA_RATE:g} and {BASE_LORA_RATE:g}.",
+        f"trained them on pairs, {TABLE_RATE:g} for lookups, else {BASE_RATE:g}; with --use_peft {SMALL_LORA_RATE:g} "
+        f"and {BASE_LORA_RATE:g}.",
     )
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
@@ -327,13 +329,14 @@ class PairTrainingArguments(RunArguments):
         self.ddp_broadcast_buffers = bool(self.ddp_broadcast_buffers)
         super().__post_init__()
 
-    def choose_learning_rate(self, width: int, lora: bool = False, tuned: bool = False) -> None:
-        """Sets the learning rate for encoders of this width, `tuned` on pairs or not, if none was given."""
+    def choose_learning_rate(self, width: int, lora: bool = False, tuned: bool = False, table: bool = False) -> None:
+        """Sets the learning rate for encoders of this width, `tuned` on pairs or a `table`, if none was given."""
         if self.learning_rate is None:
             small = TUNED_RATE if tuned else SMALL_RATE
             rates = (SMALL_LORA_RATE, BASE_LORA_RATE) if lora else (small, BASE_RATE)
-            self.learning_rate = rates[width > SMALL]
-            why = " with LoRA" if lora else " that was trained on pairs" if tuned else ""
+            self.learning_rate = TABLE_RATE if table else rates[width > SMALL]
+            started = " that was trained on pairs" if tuned else ""
+            why = " without layers" if table else " with LoRA" if lora else started
             logger.info("--learning_rate %g: the default for an encoder %d wide%s", self.learning_rate, width, why)
 
 

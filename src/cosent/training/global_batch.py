@@ -123,7 +123,8 @@ class GlobalBatchTrainer(ResumableTrainer):
         self.args = args  # `tokenise` reads it before Trainer has set it
         config, start = self.encoder.backbone.config, self.encoder.backbone.config.name_or_path
         same = trained_on_pairs(start) and is_cross_encoder(start) == (tower_of(self.encoder) == "cross_encoder")
-        args.choose_learning_rate(config.hidden_size, adapter is not None, tuned=same)
+        table = config.model_type == "lookup"
+        args.choose_learning_rate(config.hidden_size, adapter is not None, tuned=same, table=table)
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             self.held_out = {n: self.tokenise(rows, f"{n} validation", n) for n, rows in held_out.items()}
         kwargs |= {
