@@ -1,4 +1,4 @@
-"""Options of CoSENT that its sources propose, and RankNet, as losses of one's own: none was better (lab/LOG.md).
+"""Losses of one's own: baselines, and options of CoSENT from its sources, none of which was better (lab/LOG.md).
 
 cosent train --config cosent_mini --loss lab/losses.py:margin --loss_args margin=0.2 --corpus stsb \
     --output_dir runs/margin
@@ -62,6 +62,56 @@ def ranknet(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
     """
     terms = differences(scores, labels, scale)
     return F.softplus(terms).sum() / (terms > -torch.inf).sum().clamp(min=1)
+
+
+class Line:
+    """`slope * s + offset`, both learnt by Adam beside the model.
+
+    A call takes the step of the gradients that the batch before it left. --loss runs this file anew, so that every run
+    has a new line.
+    """
+
+    def __init__(self):
+        self.optimizer: torch.optim.Optimizer | None = None
+
+    def __call__(self, scores: Tensor, slope: float, offset: float, rates: tuple[float, float]) -> Tensor:
+        """The line, from this slope and offset in its first call on; slope and offset have a rate each, 0: fixed."""
+        if self.optimizer is None:
+            self.line = [torch.tensor(float(value), requires_grad=True) for value in (slope, offset)]
+            groups = [{"params": [value], "lr": rate} for value, rate in zip(self.line, rates, strict=True)]
+            self.optimizer = torch.optim.Adam(groups)
+        elif scores.requires_grad:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        slope, offset = (value.to(scores) for value in self.line)
+        return slope * scores + offset
+
+
+LINE = Line()
+
+
+def logistic(
+    scores: Tensor,
+    labels: Tensor,
+    scale: float = 20.0,
+    threshold: float = 0.5,
+    threshold_rate: float = 0.0,
+    scale_rate: float = 0.0,
+) -> Tensor:
+    """`mean of -t log p - (1 - t) log(1 - p)`, `p = sigmoid(scale * (s - threshold))`: pairs one by one.
+
+    Args:
+        threshold_rate, scale_rate: learning rates of `scale * threshold` and of `scale`; 0 leaves them as they start.
+    """
+    scores, labels = check_targets(scores, labels)
+    logits = LINE(scores, scale, -scale * threshold, (scale_rate, threshold_rate))
+    return F.binary_cross_entropy_with_logits(logits, labels)
+
+
+def line_squared(scores: Tensor, labels: Tensor, rate: float = 0.01) -> Tensor:
+    """`mean of (a * s + c - t)^2`, a and c learnt from 1 and 0: regression without a fixed scale and origin."""
+    scores, labels = check_targets(scores, labels)
+    return (LINE(scores, 1.0, 0.0, (rate, rate)) - labels).square().mean()
 
 
 def differences(scores: Tensor, labels: Tensor, scale: float) -> Tensor:

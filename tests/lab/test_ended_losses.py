@@ -75,3 +75,28 @@ def test_ranknet_weighs_every_comparison_the_same():
     assert value_of("ranknet", scale=2.0) == pytest.approx(sum(terms) / len(terms))
     same = torch.ones(3)
     assert find_loss("lab/losses.py:ranknet").function(torch.rand(3), same) == 0 == cosent_loss(torch.rand(3), same)
+
+
+def test_a_logistic_loss_learns_its_threshold():
+    """Fails if the threshold stays where it starts, moves without a rate, or a second run begins where one ended."""
+    labels = torch.tensor([1.0, 0.0])
+    for rate, moved in ((0.0, 0.0), (0.5, -0.5)):  # Adam's first step is the rate, against the sign of the gradient
+        loss = find_loss("lab/losses.py:logistic").function
+        scores = torch.tensor([0.7, 0.6], requires_grad=True)
+        first = loss(scores, labels, scale=2.0, threshold=0.5, threshold_rate=rate)
+        first.backward()
+        assert first.item() == pytest.approx((math.log1p(math.exp(-0.4)) + math.log1p(math.exp(0.2))) / 2)
+        second = loss(scores, labels, scale=2.0, threshold=0.5, threshold_rate=rate).item()
+        assert second == pytest.approx(
+            (math.log1p(math.exp(-0.4 - moved)) + math.log1p(math.exp(0.2 + moved))) / 2, rel=1e-5
+        )
+
+
+def test_a_regression_learns_its_line():
+    """Fails if slope and origin of the cosine stay 1 and 0: both go up by the rate where labels are above scores."""
+    loss = find_loss("lab/losses.py:line_squared").function
+    scores, labels = torch.tensor([0.5, 0.1], requires_grad=True), torch.tensor([1.0, 0.8])
+    first = loss(scores, labels, rate=0.1)
+    first.backward()
+    assert first.item() == pytest.approx((0.5**2 + 0.7**2) / 2)
+    assert loss(scores, labels, rate=0.1).item() == pytest.approx((0.35**2 + 0.59**2) / 2, rel=1e-5)
