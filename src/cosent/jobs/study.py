@@ -13,7 +13,7 @@ tune:        optional; flag -> values, of which every method takes the best on v
 tune_flags:  optional; flags of the runs that try these values, e.g. fewer pairs
 
 A run whose result has the same settings and data is never repeated, so that a study continues where it stopped; a run
-that fails is listed at the end, and the others continue. See docs/studies.md.
+that fails is listed at the end, and the others continue. See docs/evaluate.md.
 """
 
 import sys
