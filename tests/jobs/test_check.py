@@ -19,7 +19,7 @@ from cosent.jobs.check import PASSAGE, SHORT, CheckArguments, main
 from cosent.jobs.serve import build
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.mistakes import recomputed
+from cosent.models.mistakes import compare, recomputed, sigmoid
 from cosent.models.modules import IDENTITY, Dense, Normalize
 from cosent.models.prompts import Prompts
 
@@ -258,6 +258,16 @@ def test_a_mistake_of_a_reranker_is_named(mistake, names, check, server, tiny_cr
     causes = [cause["name"] for cause in report["causes"]]
     assert status == bool(names) and len(causes) == len(names), report
     assert all(any(name in cause for cause in causes) for name in names), causes
+
+
+def test_scores_near_0_are_told_apart():
+    """Logits of -9 and -11 differ, though their sigmoids are 0.0001 and 0.00002. Fails if a reranker that reads less of
+    what does not match counts as equal."""
+    ours, theirs = np.array([-9.0, 4.0]), np.array([-11.0, 4.0])
+    for given in (theirs, sigmoid(theirs)):
+        rows, form = compare(ours, given, {"as ours": np.asarray, "as sigmoid": sigmoid})
+        assert rows[0] > 0.05 and rows[1] < 1e-6, form
+    assert compare(ours, sigmoid(ours), {"as ours": np.asarray, "as sigmoid": sigmoid})[0].max() < 1e-6
 
 
 def test_what_stops_it(check, server, naive, folder, monkeypatch, few, tmp_path):

@@ -162,7 +162,7 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
         causes, left = explain(model, items, theirs, forms, sorted(cuts), args.tolerance)
     if refusals[NOT_FINITE]:
         causes.append(Mistake(f"{NOT_FINITE} for {refusals[NOT_FINITE]}", "Ask for float32 there."))
-    alone, least = theirs[-BATCH:], max(args.tolerance, 2 * left.max())
+    alone, least = theirs[-BATCH:], max(args.tolerance, 10 * left.max())
     try:
         together = ask(sent[-BATCH:])
     except Refused as error:  # which may take one text at a time
@@ -191,10 +191,16 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
 def cosines(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
     """How far the cosines of all texts with one another differ, and how they correlate; of scores only the latter."""
     if ours.ndim == 1:
-        return {"correlation": float(np.corrcoef(ours, theirs)[0, 1])}
+        return {"correlation": correlation(ours, theirs)}
     every = np.triu_indices(len(ours), 1)
     one, other = ((vectors @ vectors.T)[every] for vectors in (unit(ours), unit(theirs)))
-    return {"cosines": float(np.abs(one - other).max()), "correlation": float(np.corrcoef(one, other)[0, 1])}
+    return {"cosines": float(np.abs(one - other).max()), "correlation": correlation(one, other)}
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's; 0 if all numbers are equal."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.nan_to_num(np.corrcoef(one, other)[0, 1]))
 
 
 def in_words(report: dict[str, Any]) -> str:

@@ -46,6 +46,8 @@ PRECISIONS: dict[str, Callable] = {
     "bfloat16": lambda model: model.to(torch.bfloat16),
     "int8": quantized,
 }
+PROBABILITIES = {"as sigmoid", "as probability"}  # forms of scores
+ENDS = 1e-4  # distance from 0 and 1 up to which float32 tells probabilities apart
 FREE = {"pooling", "modules", "width", "sigmoid"}  # options of what comes after the backbone
 
 
@@ -171,8 +173,17 @@ def answers(model, items: Sequence[Any]) -> np.ndarray:
 
 def compare(ours: np.ndarray, theirs: np.ndarray, forms: dict[str, Callable]) -> tuple[np.ndarray, str]:
     """Relative differences of answers, row by row, in the form in which they are least."""
-    every = [(row_differences(change(ours), theirs), name) for name, change in forms.items()]
+    every = [(differences(change(ours), theirs, name), name) for name, change in forms.items()]
     return min(every, key=lambda one: one[0].mean())
+
+
+def differences(ours: np.ndarray, theirs: np.ndarray, form: str) -> np.ndarray:
+    """`row_differences`; of probabilities about those of their logits, so that what differs near 0 or 1 shows."""
+    if form not in PROBABILITIES or ours.shape != theirs.shape:
+        return row_differences(ours, theirs)
+    inside = np.where((theirs >= 0) & (theirs <= 1), theirs, np.nan)
+    one, other = (np.log((p + ENDS) / (1 - p + ENDS)) for p in (ours, inside))
+    return np.nan_to_num(np.abs(one - other) / max(1.0, np.abs(one).max()), nan=np.inf)
 
 
 def explain(
@@ -206,7 +217,7 @@ def explain(
     if not np.isfinite(rows).all():
         widths = f"{theirs.shape[-1]} numbers, ours {answers(model, items[:1]).shape[-1]}"
         raise InputError(f"Vectors there have {widths}, and no usual mistake does that. Check which model answers.")
-    if name := rounding(model, items, rows, forms[form]):
+    if name := rounding(model, items, rows, lambda one, other: differences(*map(forms[form], (one, other)), form)):
         cure = "Ask for float32 there, or accept it by --tolerance."
         return [*found, Mistake(f"rounded as in {name}", cure)], rows
     if (other := rows > tolerance).mean() <= 0.5:
@@ -215,12 +226,12 @@ def explain(
     return [Mistake("other weights", "No usual mistake gives these answers. Check which model answers.")], first
 
 
-def rounding(model, items: Sequence[Any], rows: np.ndarray, form: Callable) -> str:
+def rounding(model, items: Sequence[Any], rows: np.ndarray, apart: Callable) -> str:
     """The precisions in which our answers would differ about as much as `rows`, the nearest first; empty if in none."""
     near = {}
     for name, change in PRECISIONS.items():
         rounded = answers(change(deepcopy(model).cpu()), items)
-        sizes = row_differences(form(answers(model, items)), form(rounded))
+        sizes = apart(answers(model, items), rounded)
         ratio = abs(np.log(np.median(rows) + 1e-12) - np.log(np.median(sizes) + 1e-12))
         if ratio < np.log(4) and rows.max() < 4 * sizes.max():
             near[name] = ratio
