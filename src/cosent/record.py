@@ -281,9 +281,16 @@ def read_record(folder: str | Path) -> RunRecord | None:
         return RunRecord.from_json(json.loads(file.read_text(encoding="utf-8")))
 
 
+def record_of_start(model: str) -> RunRecord | None:
+    """The record of a model, or of the run whose checkpoint it is."""
+    folder = local(model).expanduser()
+    record = read_record(folder)
+    return read_record(folder.parent) if record is None and folder.name.startswith("checkpoint-") else record
+
+
 def terms_of(models: Iterable[str | None], manifests: Iterable[Manifest] = ()) -> dict[str, str]:
     """Known terms of the corpora that a model of these models and corpora is made of, see `RunRecord.terms`."""
-    records = [read_record(model) for model in models if model]
+    records = [record_of_start(model) for model in models if model]
     known = {name: terms for record in records if record for name, terms in record.terms.items()}
     return known | {manifest.name: manifest.terms for manifest in manifests if manifest.terms}
 
@@ -293,7 +300,7 @@ def trained_on_pairs(model: str) -> bool:
 
     A merge counts as its models, as far as they are still there.
     """
-    record = read_record(model) if model else None
+    record = record_of_start(model) if model else None
     if record is None or record.pretraining is not None:
         return False
     merged = [one for one in record.recipe.get("models") or [] if one != model and read_record(one) is not None]

@@ -217,7 +217,8 @@ def explain(
     if not np.isfinite(rows).all():
         widths = f"{theirs.shape[-1]} numbers, ours {answers(model, items[:1]).shape[-1]}"
         raise InputError(f"Vectors there have {widths}, and no usual mistake does that. Check which model answers.")
-    if name := rounding(model, items, rows, lambda one, other: differences(*map(forms[form], (one, other)), form)):
+    change = forms[form]
+    if name := rounding(model, items, rows, lambda one, other: differences(change(one), change(other), form)):
         cure = "Ask for float32 there, or accept it by --tolerance."
         return [*found, Mistake(f"rounded as in {name}", cure)], rows
     if (other := rows > tolerance).mean() <= 0.5:

@@ -16,7 +16,7 @@ from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError
 from cosent.models.decision import decision_rules
-from cosent.record import RunRecord, in_words, read_record
+from cosent.record import RunRecord, in_words, record_of_start
 from cosent.seal import sha256_of_file
 
 FREE, NON_COMMERCIAL = (
@@ -89,7 +89,7 @@ def base_model(start: str) -> str | None:
             return start
         if not Path(start).exists():
             return start if start.count("/") == 1 and not start.startswith((".", "/", "runs/")) else None
-        record = read_record(start)
+        record = record_of_start(start)
         start = str(record.recipe.get("model_name_or_path") or "") if record is not None else ""
     return None
 
