@@ -172,7 +172,8 @@ def test_other_programs_read_the_folder(export, bi_run, cross_run, made_up, vari
 
 def test_stdout_has_only_results(job, bi_run, made_up, tmp_path, monkeypatch):
     """Fails if the bars of NNCF come before the JSON that a script reads."""
-    monkeypatch.setattr("cosent.jobs.export.LEAST_AGREEMENT", 0.9)  # of 32 pairs
+    monkeypatch.setattr("cosent.jobs.export.LEAST_AGREEMENT", 0.9)  # of 32 pairs, of random vectors
+    monkeypatch.setattr("cosent.jobs.export.MOST_POINTS", 10.0)
     flags = ("--format", "openvino", "--int8", "--corpus", made_up, "--output", tmp_path / "bundle")
     answer, after = job("cosent.jobs.export", "--model", bi_run.folder, *flags)[0].splitlines()
     assert json.loads(answer)["int8"] and after.startswith("next: ")

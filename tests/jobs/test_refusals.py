@@ -162,7 +162,7 @@ OTHERS = [
     ("evaluate", "--pairs {words}", "words.csv, pair 1, score: .*got 'perhaps'"),
     ("evaluate", "--pairs {gold} --label_column same", "same"),
     ("evaluate", "--pairs {gold} --text_columns sentence1", "--text_columns"),
-    ("evaluate", "--pairs {faq}", "--text_columns and --label_column"),
+    ("evaluate", "--pairs {faq}", "line 1: one column"),
     ("evaluate", "--corpus {corpus} --retriever similar", "--retriever"),
     ("evaluate", "--corpus {corpus} --retrieval false --retrieval_from 2", "--retrieval_from"),
     ("evaluate", "--corpus {corpus} --retrieval_from 0", "above 0, got 0"),
