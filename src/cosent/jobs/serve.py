@@ -110,6 +110,7 @@ def main(args: ServeArguments) -> None:
         args.dimensions or (),
     )
     limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
+    logger.info("http://%s:%d (Ctrl-C ends)", args.host, args.port)
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
 
 
