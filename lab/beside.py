@@ -15,17 +15,13 @@ import torch
 from datasets import Dataset
 from transformers import BertModel
 
-from cosent.atomic import complete_folder
 from cosent.cli import option, run
 from cosent.data.corpus import load_corpus
 from cosent.data.tokens import read_texts
 from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder
 from cosent.models.lookup import BertLookupModel, LookupConfig
-from cosent.record import CorpusRecord, RunRecord
-from cosent.seal import sha256_of_file
-from cosent.training.job import environment, footprint
-from lab.lookup import Table, TableArguments, compare, sentences_to_distil, shares
+from lab.lookup import Table, TableArguments, compare, sentences_to_distil, shares, write_encoder
 
 logger = logging.getLogger("cosent.beside")
 
@@ -64,18 +60,7 @@ def main(args: BesideArguments) -> None:
         compare(table, [some(corpus, args) for corpus in rows], args)
         model.lookup.table.weight.data[: args.entries] = table.model.table.weight.data[: args.entries]
     encoder.backbone = model
-    record = RunRecord(
-        recipe=asdict(args),
-        environment=environment(),
-        train_seconds=time.time() - trained,
-        seconds=time.time() - start,
-        files={name: sha256_of_file(name) for name in args.text},
-        footprint=footprint(encoder, None),
-        corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.items()},
-    )
-    with complete_folder(output) as folder:
-        encoder.save_pretrained(folder)
-        record.save(folder)
+    write_encoder(output, encoder, asdict(args), corpora, start, trained)
     logger.info("wrote %s", output)
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import cosine_similarity, embedding_bag, normalize
 from cosent.atomic import complete_folder
 from cosent.cli import REQUIRED, option, run
 from cosent.compute.distributed import seeded
-from cosent.data.corpus import load_corpus
+from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.files import normalized_text
 from cosent.errors import InputError
 from cosent.evaluation.similarity import principal_directions
@@ -98,19 +98,27 @@ def main(args: LookupArguments) -> None:
     if args.forms is not None:  # after training: rows of both forms have been read by then
         tokenizer = character_tokenizer(characters, single_forms(args.forms))
     encoder = SentenceEncoder(table.model, tokenizer, Pooling("mean", args.width))
+    recipe = asdict(args) | {"model_name_or_path": args.teacher}
+    write_encoder(output, encoder, recipe, corpora, start, trained)
+    logger.info("wrote %s; threshold and card: cosent merge --models %s --dtype int8 --corpus ...", output, output)
+
+
+def write_encoder(
+    output: Path, encoder: SentenceEncoder, recipe: dict, corpora: dict[str, Corpus], start: float, trained: float
+) -> None:
+    """Writes a folder with its record; `start` and `trained` are when the run and its training began."""
     record = RunRecord(
-        recipe=asdict(args) | {"model_name_or_path": args.teacher},
+        recipe=recipe,
         environment=environment(),
         train_seconds=time.time() - trained,
         seconds=time.time() - start,
-        files={name: sha256_of_file(name) for name in args.text},
+        files={name: sha256_of_file(name) for name in recipe["text"]},
         footprint=footprint(encoder, None),
         corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.items()},
     )
     with complete_folder(output) as folder:
         encoder.save_pretrained(folder)
         record.save(folder)
-    logger.info("wrote %s; threshold and card: cosent merge --models %s --dtype int8 --corpus ...", output, output)
 
 
 def shares(args: TableArguments) -> np.ndarray:

@@ -139,9 +139,10 @@ def lengths_read(model, ask: Callable, item) -> set[int]:
 def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable) -> dict[str, Any]:
     """How far the answers differ, and why."""
     from cosent.compute.packed_backbone import max_tokens
+    from cosent.evaluation.calibration import sigmoid
     from cosent.models.decision import choose_rule, decision_rules
     from cosent.models.elsewhere import Refused
-    from cosent.models.mistakes import Mistake, answers, compare, explain, sigmoid
+    from cosent.models.mistakes import Mistake, answers, compare, explain
 
     places, theirs, refusals = answered(ask, sent)
     items, sent = ([texts[place] for place in places] for texts in (items, sent))

@@ -306,9 +306,11 @@ def build(
             return scores
         if rerank_scores == "calibrated":
             return rerank_rule.probabilities(scores).tolist()
+        from cosent.evaluation.calibration import sigmoid
+
         logits = np.asarray(scores, np.float64)
         cosines = getattr(reranker, "embedding_dimension", None)
-        return ((1 + logits) / 2 if cosines else 0.5 * (1 + np.tanh(logits / 2))).tolist()
+        return ((1 + logits) / 2 if cosines else sigmoid(logits)).tolist()
 
     @asynccontextmanager
     async def lifespan(app):

@@ -15,6 +15,7 @@ from cosent.compute.devices import run_tokenizer
 from cosent.compute.packed_backbone import plain_forward
 from cosent.data.tokens import NO_EXTRAS, frame
 from cosent.errors import InputError
+from cosent.evaluation.calibration import sigmoid
 from cosent.evaluation.similarity import row_differences
 from cosent.models.cross_encoder import WITHOUT_SEGMENTS, CrossEncoder
 from cosent.models.embedding import quantized, score_pairs
@@ -160,10 +161,6 @@ def gelu_by_tanh(model: nn.Module) -> nn.Module:
     return changed
 
 
-def sigmoid(scores: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + np.tanh(np.asarray(scores, np.float64) / 2))
-
-
 def answers(model, items: Sequence[Any]) -> np.ndarray:
     """What the model itself answers: vectors of texts, scores of pairs."""
     if isinstance(model, CrossEncoder):
@@ -195,7 +192,8 @@ def explain(
     What is left may be rounding, or a few texts; otherwise nothing is explained.
     """
     recompute, table = recomputed(model, items), usual_mistakes(model, cuts, theirs.shape[-1])
-    first, form = compare(answers(model, items), theirs, forms)
+    ours = answers(model, items)
+    first, form = compare(ours, theirs, forms)
     rows, found, changes = first, list[Mistake](), dict[str, Any]()
     while rows.max() > tolerance:
         least, better = rows.mean(), None
@@ -215,10 +213,10 @@ def explain(
     if rows.max() <= tolerance:
         return found, rows
     if not np.isfinite(rows).all():
-        widths = f"{theirs.shape[-1]} numbers, ours {answers(model, items[:1]).shape[-1]}"
+        widths = f"{theirs.shape[-1]} numbers, ours {ours.shape[-1]}"
         raise InputError(f"Vectors there have {widths}, and no usual mistake does that. Check which model answers.")
     change = forms[form]
-    if name := rounding(model, items, rows, lambda one, other: differences(change(one), change(other), form)):
+    if name := rounding(model, items, ours, rows, lambda one, other: differences(change(one), change(other), form)):
         cure = "Ask for float32 there, or accept it by --tolerance."
         return [*found, Mistake(f"rounded as in {name}", cure)], rows
     if (other := rows > tolerance).mean() <= 0.5:
@@ -227,12 +225,12 @@ def explain(
     return [Mistake("other weights", "No usual mistake gives these answers. Check which model answers.")], first
 
 
-def rounding(model, items: Sequence[Any], rows: np.ndarray, apart: Callable) -> str:
-    """The precisions in which our answers would differ about as much as `rows`, the nearest first; empty if in none."""
+def rounding(model, items: Sequence[Any], ours: np.ndarray, rows: np.ndarray, apart: Callable) -> str:
+    """Precisions in which the answers would differ from `ours` about as much as `rows`, nearest first; or empty."""
     near = {}
     for name, change in PRECISIONS.items():
         rounded = answers(change(deepcopy(model).cpu()), items)
-        sizes = apart(answers(model, items), rounded)
+        sizes = apart(ours, rounded)
         ratio = abs(np.log(np.median(rows) + 1e-12) - np.log(np.median(sizes) + 1e-12))
         if ratio < np.log(4) and rows.max() < 4 * sizes.max():
             near[name] = ratio
