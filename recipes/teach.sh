@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A bi-encoder and a cross-encoder teach each other (Augmented SBERT, arXiv 2010.08240; Trans-Encoder, arXiv 2109.13059).
-# Expected: lab/results.md: LCQMC with 40,000 labels, cross-encoder +1.59 over labels alone (1 seed); STS-B, where all
+# Expected: lab/LOG.md: LCQMC with 40,000 labels, cross-encoder +1.59 over labels alone (1 seed); STS-B, where all
 # pairs have labels, no gain (3 seeds)
 # Device: CPU, 2 cores
 # Launch: bash recipes/teach.sh stsb runs/teach [ROUNDS [FLAGS OF EVERY TRAINING]]; after a kill, the same line again

@@ -84,19 +84,12 @@ def by(x: Callable[[Result], float]) -> Callable[[Study], Points]:
 
 
 EXPERIMENTS = {  # by study: title, x axis, values
-    "gap_labels": ("LCQMC by labels", "training pairs", by(lambda run: run.train_pairs or 0)),
     "noise": (
         "STS-B by wrong labels",
         "wrong labels, %",
         by(lambda run: int("0" + run.corpus.removeprefix("stsb").removeprefix("_wrong_"))),
     ),
-    "batch": (
-        "LCQMC, 20,000 pairs, by batch size",
-        "pairs of a batch",
-        by(lambda run: run.recipe["per_device_train_batch_size"]),
-    ),
 }
-LOGARITHMIC = ("gap_labels", "batch")
 
 
 @styled
@@ -106,12 +99,7 @@ def experiment(name: str, study: Study) -> str:
     series = [(label, sorted(found), [found[x] for x in sorted(found)]) for label, found in points(study).items()]
     axes = canvas(title, x_name, 3)
     axes.set_ylabel("Spearman x100", color=FAINT)
-    if name in LOGARITHMIC:
-        axes.set_xscale("log")
-        axes.set_xticks(ticks := sorted({x for _, places, _ in series for x in places}), [f"{x:g}" for x in ticks])
-        axes.minorticks_off()
-    else:
-        axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="x", integer=True)
     draw_curves(axes, series)
     return saved(axes)
 
