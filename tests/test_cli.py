@@ -20,7 +20,7 @@ import yaml
 from transformers import HfArgumentParser
 
 from cosent import cli
-from cosent.cli import HIDDEN, REQUIRED, Parser, as_words, flags_of, option, parse, recipe_file, run
+from cosent.cli import HIDDEN, REQUIRED, SHOWN, Parser, as_words, flags_of, option, parse, recipe_file, run
 from cosent.errors import InputError
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import TRAIN_ARGUMENTS, LossArguments
@@ -206,10 +206,21 @@ def test_every_flag_has_a_help_text(monkeypatch):
     """Fails if `--help` stops with an error, as on a per cent sign, or leaves a flag of ours unexplained."""
     monkeypatch.setenv("COLUMNS", "1000")
     classes = TRAIN_ARGUMENTS
-    text = Parser(*classes, program="train").format_help()
+    text = Parser(*classes, program="train", all_flags=True).format_help()
     assert "--no_packing" in text and "(default: mini)" in text and "(default: all-linear)" in text
     hidden = {name for name, flag in flags_of(*classes).items() if flag.metadata["help"] == HIDDEN}
     assert {name for name in flags_of(*classes) if f"--{name} " not in text} == hidden
+
+
+def test_help_of_training_is_short(monkeypatch):
+    """Fails if a user looks for --learning_rate among two hundred flags of transformers, or a shown flag is renamed."""
+    monkeypatch.setenv("COLUMNS", "80")
+    short, long = (Parser(*TRAIN_ARGUMENTS, all_flags=wanted).format_help() for wanted in (False, True))
+    assert all(f"  --{name} " in short for name in SHOWN) and len(short.splitlines()) <= 105
+    assert [line.split()[0] for line in short.splitlines() if line.startswith("  --")][1:11] == [
+        f"--{name}" for name in list(SHOWN)[:10]
+    ]
+    assert "--adam_beta1 " not in short and "--adam_beta1 " in long
 
 
 BARS = """

@@ -160,6 +160,18 @@ INSTEAD = {
 }
 ELSEWHERE = {name: message for message, names in INSTEAD.items() for name in names.split()}
 
+# The shared flags of training jobs that --help shows, by task; --help_all shows the others too.
+TASKS = {
+    "Most used": "corpus config model_name_or_path output_dir learning_rate num_train_epochs "
+    "per_device_train_batch_size max_length loss seed",
+    "Data": "data_dir eval_corpora text limit_train",
+    "Model": "tower pooling prompt use_peft",
+    "Loss": "scale loss_args",
+    "Training": "warmup_steps bf16 cached_batch_size eval_strategy resume_from_checkpoint dry_run",
+    "Output": "overwrite_output_dir push_to_hub",
+}
+SHOWN = {name: title for title, names in TASKS.items() for name in names.split()}
+
 # In a wheel inside the package, in a clone at its root.
 HERE = Path(__file__).parent
 RECIPES = next((folder for folder in (HERE / "recipes", HERE.parents[1] / "recipes") if folder.is_dir()), HERE)
@@ -227,7 +239,10 @@ def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dic
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
         short = name.rpartition(".")[2]
         program = f"cosent {short}" if short in JOBS and name == module_of(short) else f"python -m {name}"
-        parser = Parser(*argument_classes, program=program, description=module.__doc__, launches=shares_work)
+        all_flags = "--help_all" in map(with_underscores, sys.argv)
+        parser = Parser(
+            *argument_classes, program=program, description=module.__doc__, launches=shares_work, all_flags=all_flags
+        )
         values = parser.values(sys.argv[1:], defaults)
         strategy, processes = values.pop("launch", None), values.pop("processes", None)
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
@@ -280,6 +295,7 @@ class Flag:
     default: Any
     metadata: Mapping[str, Any]
     owner: type  # the class that declares it
+    is_library: bool  # whether transformers declares it
 
 
 def option(default, help_text: str, choices=None, *, positional: bool = False, commas: bool = False):
@@ -319,9 +335,11 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
             made = one.default_factory() if one.default_factory is not MISSING else one.default
             default, required = (None, True) if made is REQUIRED else (made, False)
             owner, metadata = declaration(cls, one.name)
-            if one.name in ELSEWHERE and owner.__module__.startswith("transformers."):
+            library = owner.__module__.startswith("transformers.")
+            if library and one.name in ELSEWHERE:
                 continue
-            found[one.name] = Flag(one.name, kind, is_list, may_be_list, optional, required, default, metadata, owner)
+            values = (kind, is_list, may_be_list, optional, required, default, metadata, owner, library)
+            found[one.name] = Flag(one.name, *values)
     return found
 
 
@@ -376,6 +394,7 @@ class Parser(argparse.ArgumentParser):
         program: str = "",
         description: str | None = None,
         launches: bool = False,
+        all_flags: bool = False,
     ):
         self.flags = flags_of(*argument_classes)
         names = "".join(
@@ -394,22 +413,25 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\.?\d")  # as in Python 3.14: -1e-5 is no flag either
         self.register("action", None, Once)
         if launches:
-            strategy = "Start several processes: ddp, fsdp, deepspeed_zero2, or a file of `accelerate config`."
+            strategy = "Run in several processes: ddp, fsdp, deepspeed_zero2, or an accelerate config file."
             self.add_argument("--launch", metavar="STRATEGY", help=strategy)
-            self.add_argument(
-                "--processes", type=int, metavar="N", help="Number of processes; default: that of the file."
-            )
+            self.add_argument("--processes", type=int, metavar="N", help="Number of processes; default: from the file.")
+        trains = "learning_rate" in self.flags
+        everything = "Show all flags, and exit." if trains else HIDDEN
+        self.add_argument("--help_all", action="help", help=everything)
+        shown = {} if all_flags or not trains else SHOWN
+        place = {name: number for number, name in enumerate(shown)}
         groups: dict[str, Any] = {}  # by the title that classes may share
-        for flag in sorted(self.flags.values(), key=lambda flag: flag.owner.__module__.startswith("transformers.")):
+        for flag in sorted(self.flags.values(), key=lambda flag: (place.get(flag.name, len(place)), flag.is_library)):
             title = (flag.owner.__doc__ or flag.owner.__name__).strip().splitlines()[0].rstrip(".")
-            if flag.owner.__module__.startswith("transformers."):
-                title = "Flags of transformers' Trainer"
+            title = shown.get(flag.name, "Flags of transformers' Trainer" if flag.is_library else title)
             if title not in groups:
                 groups[title] = self.add_argument_group(title)
-            add_flag(groups[title], flag)
+            shared = flag.is_library or flag.owner.__module__.startswith(("cosent.training.", "cosent.models."))
+            add_flag(groups[title], flag, hidden=bool(shown) and shared and flag.name not in shown)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; --help lists all flags.")
+        raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; see --help.")
 
     def values(self, argv: list[str], defaults: Callable[[dict], dict] | None = None) -> dict[str, Any]:
         """The values of a command line, and of its recipe where it has none itself.
@@ -430,7 +452,7 @@ class Parser(argparse.ArgumentParser):
             name = unknown[0].removeprefix("--").split("=")[0]
             is_flag = unknown[0].startswith("--")
             meant = self.meant(name, "--") if is_flag else " A value stands behind its flag."
-            raise InputError(f"Unknown argument {unknown[0]!r}.{meant} Nothing was run; --help lists all flags.")
+            raise InputError(f"Unknown argument {unknown[0]!r}.{meant} Nothing was run; see --help.")
         return vars(namespace)
 
     def meant(self, name: str, prefix: str = "") -> str:
@@ -463,10 +485,10 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"{where}: {error}") from error
 
 
-def add_flag(group, flag: Flag) -> None:
+def add_flag(group, flag: Flag, hidden: bool) -> None:
     """Adds a flag to a parser's group, and `--no_NAME` of a switch that is on by default."""
     metadata, default = flag.metadata, flag.default
-    choices, help_text = metadata.get("choices"), metadata.get("help", "")
+    choices, help_text = metadata.get("choices"), HIDDEN if hidden else metadata.get("help", "")
     negated = flag.kind is bool and default is not False
     if default not in (None, "", []) and help_text != HIDDEN:
         words = " ".join(map(str, default)) if flag.is_list else str(default).lower() if negated else str(default)

@@ -3,8 +3,8 @@
 cosent train --corpus demo
 cosent train --config cosent --model_name_or_path bert-base-chinese --corpus stsb --output_dir runs/stsb
 
-Flags win over the recipe of --config, by default the recipe `default` of the model type, and the recipe over the
-defaults below.
+The recipe of --config (default: bi_encoder/default or cross_encoder/default) overrides the defaults below, and flags
+override the recipe.
 """
 
 from typing import Any

@@ -126,11 +126,11 @@ class PromptArguments:
 
     prompt: list[str] | None = option(
         None,
-        "Text in front of every sentence (`search`: of every query); for pairs one, or two for first and second "
-        'sentences; "" for none; default: the prompt of the model.',
+        "Text in front of every sentence (`search`: every query), or two: for first and second sentences; "
+        '"" for none; default: the model\'s.',
         commas=True,
     )
-    prompt_name: list[str] | None = option(None, "Name of a prompt of the model, or two names, instead of --prompt.")
+    prompt_name: list[str] | None = option(None, "Name of a prompt of the model, or two, instead of --prompt.")
 
     def __post_init__(self):
         two_sides(self.prompt)

@@ -40,7 +40,7 @@ BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that follow the vali
 class EncoderArguments:
     """The encoder to start from."""
 
-    model_name_or_path: str = option("mini", "A shipped encoder (mini), a folder, or a Hub id.")
+    model_name_or_path: str = option("mini", "A shipped encoder (similar), a folder, or a Hub id.")
     pooling: str | None = option(None, f"{', '.join(CHOICES)}; default: the model's, else mean (students: linear_cls).")
     max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: that of the corpus.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
@@ -55,7 +55,7 @@ class ModelArguments(EncoderArguments):
     segment_ids: str = option(
         "tokenizer", "cross_encoder: segment ids of the tokenizer, or 0 for both.", ("tokenizer", "zero")
     )
-    use_peft: bool = option(False, "Train a LoRA adapter and new heads instead of all weights.")
+    use_peft: bool = option(False, "Train a LoRA adapter and new heads only.")
     lora_r: int = option(8, "Rank of the adapter.")
     lora_alpha: float = option(16.0, "The adapter's output is scaled by lora_alpha / lora_r.")
     lora_dropout: float = option(0.0, "Dropout before the adapter.")
@@ -80,19 +80,16 @@ class ModelArguments(EncoderArguments):
 class CorpusArguments(DataFolder):
     """Prepared corpora."""
 
-    corpus: list[str] | None = option(None, "Prepared corpora to train on: names under --data_dir, or folders.")
+    corpus: list[str] | None = option(None, "Prepared corpora: names in --data_dir, or folders.")
     eval_corpora: list[str] | None = option(
-        None, "Corpora for model selection (by their mean) and test; those trained on are tested too. Default: these."
+        None, "Corpora of validation (by their mean) and of a further test; default: --corpus."
     )
     text: list[str] | None = option(
         None,
-        "Files of sentences without labels, a line each (.txt, .jsonl, also .gz), for SimCSE (--loss infonce, simcse, "
-        "cosent_infonce, cosent_in_batch) or for a teacher.",
+        "Unlabelled sentences, one per line (.txt, .jsonl, also .gz), for SimCSE (--loss simcse) or a teacher.",
     )
-    limit_train: int | None = option(
-        None, "Train on a random subset of this many pairs, and select on no more than that of validation."
-    )
-    limit_validation: int | None = option(None, "Validate on a random subset of this many pairs of each corpus.")
+    limit_train: int | None = option(None, "Train on a random subset of N pairs, and validate on at most N.")
+    limit_validation: int | None = option(None, "Validate on a random subset of N pairs of each corpus.")
     limit_seed: int | None = option(None, "Seed of these subsets; default: --seed.")
     skip_test: bool = option(False, "Do not use the test splits, e.g. while settings are chosen.")
 
@@ -116,12 +113,12 @@ class LossArguments:
 
     loss: str | list[str] = option(
         "cosent",
-        f"{', '.join(LOSSES)}; or FILE.py:FUNCTION, a loss of your own (docs/losses.md). One for each corpus: "
-        "stsb=cosent faq=cosent_in_batch, that of --text as text=simcse.",
+        f"{', '.join(LOSSES)}, or your own as FILE.py:FUNCTION (docs/losses.md). One per corpus: stsb=cosent "
+        "faq=infonce; for --text: text=simcse.",
     )
     scale: float | None = option(
         None,
-        f"cosent..., angle, infonce, simcse: inverse temperature; default {COSINE_SCALE:g}, logits {LOGIT_SCALE:g}.",
+        f"Inverse temperature of cosent..., angle, infonce, simcse; default: {COSINE_SCALE:g}, logits {LOGIT_SCALE:g}.",
     )
     loss_args: list[str] | None = option(
         None, "Other parameters of the loss, e.g. floor=0.5 or negative_weight=0.2 (docs/losses.md)."
@@ -170,14 +167,15 @@ class RunArguments(TrainingArguments):
     `TrainingArguments` with the defaults of this project, for every training job.
     """
 
-    config: str | None = option(
-        None, f"YAML file of settings, or a shipped recipe by name (default: by model type): {RECIPES}"
-    )
-    output_dir: str | None = option(
-        None, "Folder for the final model, run.json and the checkpoints; default: runs/ and the name of the corpus."
-    )
+    config: str | None = option(None, f"Recipe: a YAML file, or a name in {RECIPES}")
+    output_dir: str | None = option(None, "Folder of the model, checkpoints and run.json; default: runs/CORPUS.")
     save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
     logging_steps: float = option(50, "Steps between two lines of the log.")
+    num_train_epochs: float = option(3.0, "Passes over the training pairs.")
+    per_device_train_batch_size: int = option(8, "Pairs per device and step.")
+    warmup_steps: float = option(0, "Steps of linear warmup; below 1, a share of all steps.")
+    resume_from_checkpoint: str | None = option(None, "Checkpoint folder to continue from; auto: the last one.")
+    push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at the end of the run.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
     license: str | None = option(
         None, "Licence on the card, as the Hub names it (apache-2.0); default: by the corpora."
@@ -262,8 +260,8 @@ class PairTrainingArguments(RunArguments):
     `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false, as all weights get gradients and no buffer changes.
     """
 
-    eval_strategy: str = option("epoch", "When to compute the validation metrics: no, steps or epoch.")
-    save_strategy: str = option("epoch", "When to write a checkpoint: no, steps, epoch or best.")
+    eval_strategy: str = option("epoch", "When to validate: no, steps or epoch.")
+    save_strategy: str = option("epoch", "When to save a checkpoint: no, steps, epoch or best.")
     load_best_model_at_end: bool = option(True, "Keep the checkpoint that was best on validation.")
     metric_for_best_model: str | None = option(
         "spearman",
@@ -272,16 +270,16 @@ class PairTrainingArguments(RunArguments):
     )
     learning_rate: float | None = option(
         None,
-        f"Highest learning rate; default: {SMALL_RATE:g} for encoders up to {SMALL} wide, {TUNED_RATE:g} if cosent has "
-        f"trained them on pairs, {TABLE_RATE:g} for lookups, else {BASE_RATE:g}; with --use_peft {SMALL_LORA_RATE:g} "
-        f"and {BASE_LORA_RATE:g}.",
+        f"Peak learning rate; default: {SMALL_RATE:g} for an encoder up to {SMALL} wide ({TUNED_RATE:g} if trained on "
+        f"pairs), {BASE_RATE:g} for a wider one; {TABLE_RATE:g} for a lookup table; LoRA: {SMALL_LORA_RATE:g}, "
+        f"{BASE_LORA_RATE:g}.",
     )
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
     cached_batch_size: int | None = option(
         None,
-        "Pairs of a batch over all devices, computed in parts of per_device_train_batch_size: the gradient of a large "
-        "batch in the memory of a part, for one more forward pass. Default: one part per device, without caching.",
+        "Pairs compared in one batch, over all devices (GradCache): computed in parts of per_device_train_batch_size, "
+        "for one more forward pass. Default: no caching.",
     )
     cached_part_size: str | None = option(
         None,
