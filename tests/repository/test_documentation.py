@@ -118,7 +118,7 @@ def understands(monkeypatch, capsys):
         tool, *words = shlex.split(line)
         if words == ["--version"]:
             assert tool == "cosent"
-        elif "--help" in words:
+        elif {"--help", "--help_all"} & {*words}:
             assert tool == "cosent" and words[0] in ("JOB", *cosent.cli.JOBS), "no such job"
         elif tool == "make":
             assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), "no such target"
