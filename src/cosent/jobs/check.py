@@ -11,6 +11,7 @@ gets the key of OPENAI_API_KEY, if it is set.
 """
 
 import json
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,12 +66,12 @@ def main(args: CheckArguments) -> int:
         texts = usual_texts(model)
     else:
         texts = list(open_table(args.text, None, SENTENCE, "", "--text").texts(keep_empty=True))
-    prompt = model.prompts.text() if args.send_prompt else ""
-    items, sent = list[Any](texts), list[Any](prompt + text for text in texts)
-    if model.library_class == "CrossEncoder":
-        items, sent = ([(query, text) for text in texts[1:]] for query in (texts[0], sent[0]))
+    pairs = model.library_class == "CrossEncoder"
+    items: list[Any] = [(texts[0], text) for text in texts[1:]] if pairs else [(text,) for text in texts]
     if len(items) < 2:
         raise InputError(f"--text {args.text} holds {len(texts)} texts. Give three or more.")
+    prompt = model.prompts.text() if args.send_prompt else ""
+    sent = [(prompt + first, *second) for first, *second in items]
     where, ask = elsewhere(args.against, model, sent, args.model, args.name)
     with without_warnings():
         report = {"model": args.model, "against": where} | compared(model, args, items, sent, ask)
@@ -97,43 +98,47 @@ def answered(ask: Callable, items: list) -> tuple[list[int], np.ndarray, Counter
     for place, item in enumerate(items):
         try:
             answer = ask([item])[0]
+            if not np.isfinite(answer).all():
+                raise Refused(NOT_FINITE)
+            answers[place] = answer
         except Refused as error:
             refusals[str(error)] += 1
-            continue
-        if np.isfinite(answer).all():
-            answers[place] = answer
-        else:
-            refusals[NOT_FINITE] += 1
     if len(answers) < max(2, len(items) / 2):
         said = refusals.most_common(1)[0][0]
         raise InputError(f"{len(answers)} of {len(items)} are answered: {said}. Look at the log of the server.")
     return list(answers), np.array(list(answers.values()), np.float64), refusals
 
 
-def lengths_read(model, ask: Callable, item) -> set[int]:
+def lengths_read(model, ask: Callable, item: tuple[str, ...]) -> set[int]:
     """How many tokens of a long text are read there, without our prompt and with it.
 
     The shortest beginning of the text that is answered as all of it has so many.
     """
     from cosent.models.elsewhere import Refused
 
-    *query, text = item if isinstance(item, tuple) else (item,)
-
-    def answer(characters: int) -> np.ndarray:
-        return ask([(*query, text[:characters]) if query else text[:characters]])
-
-    low, high = 1, len(text)
+    *query, text = item
     try:
-        whole = answer(high)
-        while low < high:
-            middle = (low + high) // 2
-            same = row_differences(whole, answer(middle)).max() < SAME
-            low, high = (low, middle) if same else (middle + 1, high)
+        whole = ask([item])
+        ends = range(1, len(text))
+        end = 1 + bisect_left(
+            ends, True, key=lambda end: row_differences(whole, ask([(*query, text[:end])])).max() < SAME
+        )
     except Refused:
         return set(COMMON_LENGTHS)
-    first, *second = [*query, text[:high]]
+    first, *second = *query, text[:end]
     prompts = {"", model.prompts.text()}
     return {len(model.tokenizer(prompt + first, *second, verbose=False)["input_ids"]) for prompt in prompts}
+
+
+def of_several(ask: Callable, items: list, alone: np.ndarray, tolerance: float) -> tuple[str, str] | None:
+    """What is wrong with the answers to several texts in one request, and the cure; `alone` are those to each."""
+    together = ask(items)
+    if row_differences(alone, together).max() <= tolerance:
+        return None
+    moved = together.shape == alone.shape and all(
+        row_differences(alone, np.broadcast_to(row, alone.shape)).min() <= tolerance for row in together
+    )
+    return MOVED if moved else PADDED
 
 
 def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable) -> dict[str, Any]:
@@ -142,49 +147,42 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
     from cosent.evaluation.calibration import sigmoid
     from cosent.models.decision import choose_rule, decision_rules
     from cosent.models.elsewhere import Refused
-    from cosent.models.mistakes import Mistake, answers, compare, explain
+    from cosent.models.mistakes import Form, answers, as_probabilities, compare, explain
 
     places, theirs, refusals = answered(ask, sent)
     items, sent = ([texts[place] for place in places] for texts in (items, sent))
-    forms: dict[str, Callable] = {"as ours": np.asarray, "of length 1": unit}
+    forms = {"as ours": Form(), "of length 1": Form(unit)}
     if theirs.ndim == 1:
         rule = choose_rule(decision_rules(args.model), None, args.model)
-        forms = {"as ours": np.asarray, "as sigmoid": sigmoid}
-        forms |= {} if rule is None else {"as probability": rule.probabilities}
+        forms = {"as ours": Form(), "as sigmoid": as_probabilities(sigmoid)}
+        forms |= {} if rule is None else {"as probability": as_probabilities(rule.probabilities)}
     ours = answers(model, items)
     if not np.isfinite(ours).all():
         raise InputError(f"--model {args.model} returns {NOT_FINITE} itself. Take float32 weights of it.")
     rows, form = compare(ours, theirs, forms)
-    causes: list[Mistake] = []
-    left = rows
+    causes, left = list[tuple[str, str]](), rows
     if rows.max() > args.tolerance:
-        cuts = lengths_read(model, ask, max(sent, key=lambda item: len(item[-1] if theirs.ndim == 1 else item)))
+        cuts = lengths_read(model, ask, max(sent, key=lambda item: len(item[-1])))
         cuts = {cut for cut in cuts if 3 <= cut <= max_tokens(model.backbone.config)} - {model.max_length}
         causes, left = explain(model, items, theirs, forms, sorted(cuts), args.tolerance)
-    if refusals[NOT_FINITE]:
-        causes.append(Mistake(f"{NOT_FINITE} for {refusals[NOT_FINITE]}", "Ask for float32 there."))
-    alone, least = theirs[-BATCH:], max(args.tolerance, 10 * left.max())
+    if count := refusals[NOT_FINITE]:
+        causes.append((f"{NOT_FINITE} for {count}", "Ask for float32 there."))
     try:
-        together = ask(sent[-BATCH:])
+        wrong = of_several(ask, sent[-BATCH:], theirs[-BATCH:], max(args.tolerance, 10 * left.max()))
+        causes += [] if wrong is None else [wrong]
     except Refused as error:  # which may take one text at a time
-        refusals[f"{error} ({len(alone)} at once)"] += 1
-    else:
-        if row_differences(alone, together).max() > least:
-            moved = together.shape == alone.shape and all(
-                row_differences(alone, np.broadcast_to(row, alone.shape)).min() <= least for row in together
-            )
-            name, cure = MOVED if moved else PADDED
-            causes.append(Mistake(name, cure))
+        refusals[f"{error} ({len(sent[-BATCH:])} at once)"] += 1
+    most = items[int(rows.argmax())]
     return {
         "items": len(items),
         "refused": dict(refusals),
         "form": form,
         "difference": float(rows.max()) if np.isfinite(rows).all() else None,
         "differ": int((rows > args.tolerance).sum()),
-        "most": items[int(rows.argmax())],
+        "most": most if theirs.ndim == 1 else most[0],
         **cosines(ours, theirs),
         "equal": not causes,
-        "causes": [{"name": one.name, "cure": one.cure} for one in causes],
+        "causes": [{"name": name, "cure": cure} for name, cure in causes],
         "left": float(left.max()),
     }
 

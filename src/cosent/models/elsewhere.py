@@ -5,6 +5,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -14,10 +15,9 @@ import numpy as np
 import torch
 
 from cosent.errors import InputError, reading
-from cosent.models.bundle import Bundle, report_nothing
-from cosent.models.lookup_reader import Lookup
+from cosent.models.bundle import Bundle, Lookup, report_nothing
 
-Items = Sequence[Any]  # texts, or pairs of them
+Items = Sequence[tuple[str, ...]]  # a text alone each, or the two of a pair
 Answer = Callable[[Items], np.ndarray]  # vectors `(texts, width)` or scores `(pairs,)`; raises `Refused`
 Shape = tuple[str, str, str, str]  # path, field of the texts in a request, of the list in the answer, of its values
 OPENAI, COHERE = ("input", "data", "embedding"), ("documents", "results", "relevance_score")
@@ -57,10 +57,8 @@ def served_name(base: str, own: str) -> str:
     """The name that requests need: that of the only model of an endpoint, or of the one that is called as ours."""
     names: list[str] = []
     for path in ("/v1/models", "/models"):
-        try:
+        with suppress(Refused, LookupError, TypeError):
             names = names or [str(one["id"]) for one in request(base + path)["data"]]
-        except (Refused, LookupError, TypeError):
-            continue
     alike = [one for one in names if Path(one).name == Path(own).name]
     if len(names) > 1 and len(alike) != 1:
         raise InputError(f"{base} serves {', '.join(names[:20])}. Choose one with --name.")
@@ -69,14 +67,14 @@ def served_name(base: str, own: str) -> str:
 
 def endpoint(url: str, sample: Items, own: str, name: str | None) -> tuple[str, Answer]:
     """The address that answers the sample in one of the `SHAPES`, and its answers."""
-    url, pairs = url.rstrip("/"), isinstance(sample[0], tuple)
+    url, pairs = url.rstrip("/"), len(sample[0]) == 2
     ends = [path for path, *_ in SHAPES[pairs] if url.endswith(path)]
     base = url.removesuffix(max(ends, key=len, default="/v1"))
     name = served_name(base, own) if name is None else name
 
     def ask(shape: Shape, items: Items) -> np.ndarray:
         path, field, key, value = shape
-        body: dict[str, Any] = {"model": name, field: [item[1] if pairs else item for item in items]}
+        body: dict[str, Any] = {"model": name, field: [item[-1] for item in items]}
         body |= {"query": items[0][0]} if pairs else {}
         answer = request(base + path, body | ({"truncate": True} if field in ("inputs", "texts") else {}))
         try:
@@ -112,10 +110,9 @@ def graph(file: str, model) -> Answer:
     names = [one for one in ("sentence_embedding", "scores", "logits") if one in names] or names
 
     def ask(items: Items) -> np.ndarray:
-        first, *second = zip(*items, strict=True) if isinstance(items[0], tuple) else [items]
-        texts = [model.prompts.text() + text for text in first], *map(list, second)
+        first, *second = map(list, zip(*items, strict=True))
         options = {"truncation": True, "padding": True, "max_length": model.max_length, "return_tensors": "np"}
-        inputs = model.tokenizer(*texts, **options)
+        inputs = model.tokenizer([model.prompts.text() + text for text in first], *second, **options)
         zeros = np.zeros_like(inputs["input_ids"])
         values = session.run(names[:1], {one.name: inputs.get(one.name, zeros) for one in session.get_inputs()})[0]
         if values.ndim == 3:
@@ -135,7 +132,7 @@ def stored(file: str, texts: Items) -> Answer:
     rows = dict(zip(texts, vectors, strict=True))
     unlike = [place for place, text in enumerate(texts) if not np.allclose(rows[text], vectors[place], 1e-3, 1e-5)]
     if unlike:
-        raise InputError(f"{file} has two vectors of {texts[unlike[0]]!r}. Give the texts of its rows.")
+        raise InputError(f"{file} has two vectors of {texts[unlike[0]][0]!r}. Give the texts of its rows.")
 
     def ask(items: Items) -> np.ndarray:
         if not rows.keys() >= set(items):
@@ -147,11 +144,12 @@ def stored(file: str, texts: Items) -> Answer:
 
 def folder_of_others(folder: str, kind: str) -> tuple[str, Answer]:
     """A bundle or lookup of `cosent export`, or a folder as sentence-transformers' class `kind` reads it."""
-    pairs, readers = kind == "CrossEncoder", {"bundle.json": Bundle, "lookup.json": Lookup}
-    if bundles := [file for file in readers if Path(folder, file).is_file()]:
+    pairs = kind == "CrossEncoder"
+    if readers := [one for one in (Bundle, Lookup) if Path(folder, one.file).is_file()]:
         with reading(folder):
-            own: Any = readers[bundles[0]](folder)
-        return folder, lambda items: own.similarity(*zip(*items, strict=True)) if pairs else own.encode(items, False)
+            own = readers[0](folder)
+        ask = own.similarity if pairs else partial(own.encode, normalize_embeddings=False)
+        return folder, lambda items: ask(*map(list, zip(*items, strict=True)))
     if not Path(folder, "config.json").is_file():
         raise InputError(f"{folder} holds no model. Name an address, a folder, or a file .onnx or .npy.")
     try:
@@ -161,7 +159,9 @@ def folder_of_others(folder: str, kind: str) -> tuple[str, Answer]:
     with reading(folder):
         other = getattr(sentence_transformers, kind)(folder, device="cpu")
     label = f"sentence-transformers {sentence_transformers.__version__}"
-    return label, lambda items: (other.predict if pairs else other.encode)(list(items), show_progress_bar=False)
+    if pairs:
+        return label, lambda items: other.predict(list(items), show_progress_bar=False)
+    return label, lambda items: other.encode([text for (text,) in items], show_progress_bar=False)
 
 
 def elsewhere(against: str, model, items: Items, own: str, name: str | None = None) -> tuple[str, Answer]:
