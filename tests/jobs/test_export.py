@@ -131,20 +131,6 @@ def test_logits_of_two_classes(export, tiny_model, tmp_path):
     np.testing.assert_allclose(Bundle(folder).similarity(SENTENCES, OTHERS), scores, atol=1e-5)
 
 
-def test_a_bundle_of_an_earlier_version(export, tiny_model):
-    """Fails if a bundle that was written before the graph had two outputs can no longer be served."""
-    folder = export(tiny_model)
-    expected = Bundle(folder).encode(SENTENCES)
-    graph = onnx.load(folder / "onnx/model.onnx")
-    del graph.graph.output[1]
-    onnx.save(graph, folder / "model.onnx")
-    settings = json.loads((folder / "bundle.json").read_text())
-    earlier = settings | {"form": 2, "files": ["model.onnx", "tokenizer.json"]}
-    (folder / "bundle.json").write_text(json.dumps(earlier))
-    seal(folder)
-    np.testing.assert_array_equal(Bundle(folder).encode(SENTENCES), expected)
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("variable", ["COSENT_TEST_NODE", "COSENT_TEST_PYTHON"])
 @pytest.mark.parametrize("tower", ["bi", "cross", "int8"])

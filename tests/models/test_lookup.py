@@ -16,9 +16,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bundle import Lookup
 from cosent.models.loading import keep_layers
 from cosent.models.lookup import Characters, LookupConfig, LookupModel, character_tokenizer
-from cosent.models.lookup_reader import Lookup
 from cosent.models.modules import Pooling
 from tests.conftest import SENTENCES, run_train
 
@@ -211,7 +211,9 @@ def test_the_reader_in_numpy(tiny_lookup, made_up, job, tmp_path, flags):
     command = [sys.executable, "-I", "-c", code, "怎么还款", "如何还款"]
     printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     encoder, reader = SentenceEncoder.from_pretrained(str(tiny_lookup)), Lookup(tmp_path / "exported")
-    assert float(printed) == pytest.approx(encoder.similarity("怎么还款", "如何还款"), abs=0.01 if flags else 1e-5)
+    assert json.loads(printed)["score"] == pytest.approx(
+        encoder.similarity("怎么还款", "如何还款"), abs=0.01 if flags else 1e-5
+    )
     texts = [*TEXTS, *SENTENCES, "ß\u1e9eΣς\U0001d400\U000e0041"]
     assert reader.token_ids(texts) == encoder.token_ids(texts)
     tolerance = {"atol": 0.02 if flags else 1e-5}

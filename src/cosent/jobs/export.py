@@ -70,7 +70,7 @@ def export(args: ExportArguments) -> None:
         raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
     resolve(args.model)  # before imports that take seconds
     from cosent.data.corpus import load_corpus
-    from cosent.models import bundle, lookup_reader
+    from cosent.models import bundle
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
@@ -87,13 +87,11 @@ def export(args: ExportArguments) -> None:
     prompts = model.prompts.sides()
     if rule is not None and rule.prompts != prompts:
         rule = None
-    read: type[lookup_reader.Lookup] | type[bundle.Bundle]
+    read = bundle.Lookup if args.format == "numpy" else bundle.Bundle
     with complete_folder(args.output) as folder:
         if args.format == "numpy":
-            read, script, name = lookup_reader.Lookup, lookup_reader.__file__, "lookup.json"
             own = write_lookup(model, folder, args)
         else:
-            read, script, name = bundle.Bundle, bundle.__file__, "bundle.json"
             save_around_weights(model, folder)
             own = {
                 "form": bundle.FORM,
@@ -114,9 +112,9 @@ def export(args: ExportArguments) -> None:
             "terms": terms_of([args.model]),
         }
         text = json.dumps(settings, ensure_ascii=False, indent=2)
-        Path(folder, name).write_text(text + "\n", encoding="utf-8")
+        Path(folder, read.file).write_text(text + "\n", encoding="utf-8")
         write_rules(folder, {} if rule is None else {rule.corpus: rule})
-        shutil.copy(script, folder / "run.py")
+        shutil.copy(bundle.__file__, folder / "run.py")
         seal(folder)
         proof = prove(model, read(folder), rounded, corpus)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())

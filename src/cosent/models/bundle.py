@@ -1,10 +1,10 @@
 """Compare sentences with this bundle, in Python or by `python run.py 怎么还款 如何还款`.
 
-bundle = Bundle("faq.onnx")
+bundle = Bundle("faq.onnx")    # or Lookup("faq.numpy")
 scores, vectors = bundle.similarity(["怎么还款"], ["如何还款"]), bundle.encode(["怎么还款"])
 bundle.probabilities(scores), bundle.similar(scores)
 
-Needs numpy, tokenizers, and onnxruntime or openvino. `cosent export` wrote this file.
+Needs numpy; and tokenizers, with onnxruntime or openvino, unless it is a lookup. `cosent export` wrote this file.
 """
 
 import hashlib
@@ -14,20 +14,29 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
-FORM = 3  # of the folder; 2 has a graph of one output
+FORM = 3  # of the folder
 
 
 class Bundle:
     """A bi-encoder or a cross-encoder in a folder; `settings` is its `bundle.json`."""
 
+    file = "bundle.json"
+
     def __init__(self, folder=Path(__file__).parent):
         folder = Path(folder)
         check(folder)
-        self.settings = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
-        if self.settings.get("form") not in (2, FORM):
+        self.settings = json.loads((folder / self.file).read_text(encoding="utf-8"))
+        rules = folder / "decision.json"
+        self.rule = next(iter(json.loads(rules.read_text(encoding="utf-8")).values())) if rules.is_file() else None
+        self.load(folder)
+
+    def load(self, folder):
+        """Loads the tokenizer and the graph."""
+        if self.settings.get("form") != FORM:
             raise ValueError(f"{folder} has form {self.settings.get('form')}, expected {FORM}. Export it again.")
+        from tokenizers import Tokenizer
+
         try:
             self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self.compute = compiled(folder / self.settings["files"][0], self.settings["precision"])
@@ -35,8 +44,6 @@ class Bundle:
             raise
         except Exception as error:  # tokenizers and onnxruntime have no narrower class for a damaged file
             raise ValueError(f"{folder} cannot be read: {error}. Copy it again, or export the model again.") from error
-        rules = folder / "decision.json"
-        self.rule = next(iter(json.loads(rules.read_text(encoding="utf-8")).values())) if rules.is_file() else None
         self.tokenizer.enable_truncation(self.settings["max_length"])
         self.tokenizer.enable_padding(pad_id=self.settings["pad_id"], pad_token=self.settings["pad_token"])
 
@@ -110,6 +117,38 @@ class Bundle:
         return np.asarray(scores) >= self.rule["threshold"]
 
 
+class Lookup(Bundle):
+    """The table of a folder that `cosent export --format numpy` wrote; `settings` is its `lookup.json`."""
+
+    file = "lookup.json"
+
+    def load(self, folder):
+        """Loads the table, and the tokens of every character."""
+        with np.load(folder / "lookup.npz") as arrays:
+            self.keys, self.rows, self.step, points, tokens, counts = (arrays[name] for name in arrays.files)
+        ids = (one.tolist() for one in np.split(tokens, np.cumsum(counts)[:-1]))
+        self.tokens = dict(zip(map(chr, points), ids, strict=True))
+
+    def token_ids(self, texts):
+        """Token ids of each text; a character without a token of its own is the bytes of its UTF-8 form."""
+        first, last, byte, room = (self.settings[name] for name in ("first", "last", "byte", "max_length"))
+        new = set("".join(texts)) - self.tokens.keys()
+        self.tokens |= {character: [byte + code for code in character.encode()] for character in new}
+        every = ([token for character in text for token in self.tokens[character]] for text in texts)
+        return [[first, *ids[: room - 2], last] for ids in every]
+
+    def outputs(self, texts):
+        """Vectors `(texts, width)`."""
+        vectors = np.zeros((len(texts), self.rows.shape[1]), np.float32)
+        for vector, ids in zip(vectors, self.token_ids(texts), strict=True):
+            keys = np.array([ids, np.array([0, *ids[:-1]]) * self.settings["vocab_size"] + ids]).ravel()
+            place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+            hashed = (keys * 0x9E3779B1 >> 15) % self.settings["hashed_rows"] + len(self.keys)
+            rows = self.rows[np.where(self.keys[place] == keys, place, hashed)]
+            vector[:] = self.step * rows.sum(axis=0, dtype=np.float32) / len(ids)
+        return vectors
+
+
 def check(folder):
     """Refuses a folder in which a file is missing or not the one that was exported."""
     try:
@@ -151,7 +190,7 @@ def main():
     if not sentences or len(sentences) % 2:
         sys.exit("Give sentences in pairs: python run.py 怎么还款 如何还款")
     try:
-        bundle = Bundle()
+        bundle = Lookup() if Path(__file__).with_name(Lookup.file).is_file() else Bundle()
     except ValueError as error:
         sys.exit(f"error: {error}")
     first, second = sentences[::2], sentences[1::2]
