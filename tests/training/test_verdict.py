@@ -11,7 +11,7 @@ from cosent.data.manifest import COLUMNS
 from cosent.evaluation.significance import resampled_spearman, spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.record import Environment, RunRecord, Shortfall, in_words, read_record
-from cosent.training.evaluation import Evaluation, paired_changes, shortfalls
+from cosent.training.evaluation import Evaluation, Floor, paired_changes, shortfalls
 
 ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
 ROWS += [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
@@ -97,7 +97,8 @@ def test_a_small_gain_on_the_same_pairs_is_a_gain():
     moments = [Evaluation(scores={"made_up": {"test": {"labels": labels, "scores": s}}}) for s in (before, after)]
     for one, value in zip(moments, (0.0, 1.0), strict=True):
         one.queries = {"made_up": {"test": ("task", {"recall_at_10": np.r_[[value] * 20, [1.0] * 80]})}}
-    floor = {"made_up": {"test": {"labels": labels, "overlap": before, "similar": after, "groups": np.arange(300)}}}
+    scores = {"overlap": before, "similar": after}
+    floor = {"made_up": {"test": Floor(labels, np.arange(300), scores)}}
     found = paired_changes(*moments, floor)["made_up"]["test"]
     values = [spearman(scores, labels) for scores in (before, after)]
     gain, low, high = found["spearman"]
@@ -106,7 +107,7 @@ def test_a_small_gain_on_the_same_pairs_is_a_gain():
     assert values[1] - gain > np.percentile(resampled_spearman(after, labels), 2.5), "the unpaired interval would do"
     error = np.std(np.r_[[1.0] * 20, [0.0] * 80]) / 10  # of the mean of 100 differences
     assert found["recall_at_10"] == pytest.approx((0.2, 0.2 - 1.98 * error, 0.2 + 1.98 * error), abs=0.01)
-    floor["made_up"]["test"]["groups"] = np.zeros(300, int)
+    floor["made_up"]["test"] = Floor(labels, np.zeros(300, int), scores)
     assert set(paired_changes(*moments, floor)["made_up"]["test"]) == {"recall_at_10"}, "a single group has no interval"
 
 

@@ -49,6 +49,8 @@ from cosent.training.pairs import EvaluationSet, tower_of
 
 logger = logging.getLogger(__name__)
 
+FLOORS = {"overlap": OVERLAP, "similar": SHIPPED}  # by name in records, the references of shortfalls
+Floors = dict[str, dict[str, "Floor"]]
 RUN_RESAMPLES = 500  # of the pairs or queries for an interval of a run
 
 
@@ -175,7 +177,7 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
         for split, values in splits.items():
             title, before = f"{name + ' ' + split:<24}", record.before[name][split]
             lowest = record.floors.get(name, {}).get(split, {})
-            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in ("overlap", "similar"))
+            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in FLOORS)
             most = values.get("spearman_at_most", 1.0)
             change = record.changes.get(name, {}).get(split, {}).get("spearman")
             line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{floor}"
@@ -207,78 +209,69 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     return lines + calibrated + retrieval + in_words(record.shortfalls) + record.tiny
 
 
-def floor_scores(corpora: Iterable[Corpus], shipped: Scores) -> Scores:
-    """Labels, `groups` of the pairs, and scores of the floors, `overlap` and `similar`, of all held-out splits.
+@dataclass(frozen=True)
+class Floor:
+    """Labels and `pair_groups` of the pairs of a split, and the scores of each of the `FLOORS` that was measured."""
 
-    Args:
-        shipped: result of `shipped_scores`.
+    labels: np.ndarray
+    groups: np.ndarray
+    scores: dict[str, np.ndarray]
+
+
+def floors_of(corpora: Iterable[Corpus], start: str, device: torch.device) -> Floors:
+    """The floors of all held-out splits, by corpus and split; all processes must call it.
+
+    Without `similar` for a run that starts from it, whose metrics before training they are.
     """
-    return {
-        corpus.manifest.name: {
-            split: {
-                "labels": corpus.labels(split),
-                "overlap": overlaps(rows["sentence1"][:], rows["sentence2"][:]),
-                "groups": pair_groups(rows),
-            }
-            | shipped.get(corpus.manifest.name, {}).get(split, {})
-            for split, rows in corpus.splits.items()
-            if split != "train"
-        }
-        for corpus in corpora
-    }
-
-
-def shipped_scores(corpora: Iterable[Corpus], start: str, device: torch.device) -> Scores:
-    """Cosines of the shipped model `similar`, as `similar`, by corpus and held-out split, through the cache on disk.
-
-    Empty for a run that starts from it, whose metrics before training they are. All processes must call it.
-    """
-    if start == SHIPPED:
-        return {}
-    model = load_bi_encoder(SHIPPED).to(device).eval()
-    found: Scores = {}
+    model = None if start == SHIPPED else load_bi_encoder(SHIPPED).to(device).eval()
+    found: Floors = {}
     for corpus in corpora:
         for split, rows in corpus.splits.items():
-            if split != "train":
-                vectors, places = teacher_vectors(model, rows["sentence1"][:], rows["sentence2"][:])
-                scores = np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
-                found.setdefault(corpus.manifest.name, {})[split] = {SHIPPED: scores}
+            if split == "train":
+                continue
+            first, second = rows["sentence1"][:], rows["sentence2"][:]
+            scores = {"overlap": overlaps(first, second)}
+            if model is not None:
+                vectors, places = teacher_vectors(model, first, second)  # through the cache on disk
+                scores["similar"] = np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
+            one = Floor(corpus.labels(split), pair_groups(rows), scores)
+            found.setdefault(corpus.manifest.name, {})[split] = one
     return found
 
 
-def floors(scores: Scores) -> Metrics:
-    """Spearman of `overlap` and `similar`, by corpus and held-out split; NaN in a split of a single label."""
+def spearman_of_floors(floors: Floors) -> Metrics:
+    """By corpus, split and floor; NaN in a split of a single label."""
     return {
         corpus: {
-            split: {name: spearman(one[name], one["labels"]) for name in ("overlap", "similar") if name in one}
+            split: {name: spearman(scores, one.labels) for name, scores in one.scores.items()}
             for split, one in splits.items()
         }
-        for corpus, splits in scores.items()
+        for corpus, splits in floors.items()
     }
 
 
-def tiny_splits(floor: Scores) -> list[str]:
+def tiny_splits(floors: Floors) -> list[str]:
     """A warning for each held-out split that is too small to judge a model by."""
-    named = [(f"{corpus} {split}", one) for corpus, splits in floor.items() for split, one in splits.items()]
-    return [warning for where, one in named if (warning := too_few(one["labels"], where))]
+    named = [(f"{corpus} {split}", one) for corpus, splits in floors.items() for split, one in splits.items()]
+    return [warning for where, one in named if (warning := too_few(one.labels, where))]
 
 
-def paired_changes(before: Evaluation, after: Evaluation, floor: Scores) -> Changes:
+def paired_changes(before: Evaluation, after: Evaluation, floors: Floors) -> Changes:
     """Differences on the same rows with their intervals, see `RunRecord.changes`.
 
     Pairs that share a sentence are drawn together. Tiny splits have no intervals.
     """
     found: Changes = {}
-    for name, splits in floor.items():
+    for name, splits in floors.items():
         for split, one in splits.items():
-            labels = one["labels"]
+            labels = one.labels
             scored = {"after": after.scores[name][split]["scores"], "spearman": before.scores[name][split]["scores"]}
-            scored |= {key: one[key] for key in ("overlap", "similar") if key in one}
+            scored |= one.scores
             gaps: dict[str, tuple[float, np.ndarray, float]] = {}
             if can_rank(labels) and not too_few(labels, split):
                 methods = np.stack(list(scored.values()))
-                drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=one["groups"])
-                values, groups = [spearman(row, labels) for row in methods], independent(one["groups"])
+                drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=one.groups)
+                values, groups = [spearman(row, labels) for row in methods], independent(one.groups)
                 for than, metric in list(enumerate(scored))[1:]:
                     gaps[metric] = values[0] - values[than], drawn[:, 0] - drawn[:, than], groups
             if split in after.queries.get(name, {}):
@@ -302,8 +295,7 @@ def shortfalls(record: RunRecord) -> list[Shortfall]:
             lowest = record.floors.get(name, {}).get(split, {})
             for metric, than, reference, key in (
                 ("spearman", BEFORE, before["spearman"], "spearman"),
-                ("spearman", OVERLAP, lowest.get("overlap", math.nan), "overlap"),
-                ("spearman", SHIPPED, lowest.get("similar", math.nan), "similar"),
+                *(("spearman", than, lowest.get(key, math.nan), key) for key, than in FLOORS.items()),
                 ("recall_at_10", BEFORE, before.get("recall_at_10", math.nan), "recall_at_10"),
             ):
                 value, (low, high) = after.get(metric, math.nan), known[key][1:] if key in known else (None, None)

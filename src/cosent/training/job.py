@@ -35,13 +35,12 @@ from cosent.training.evaluation import (
     Evaluation,
     evaluate_splits,
     final_table,
-    floor_scores,
-    floors,
+    floors_of,
     held_out_sets,
     paired_changes,
     save_evaluations,
-    shipped_scores,
     shortfalls,
+    spearman_of_floors,
     tiny_splits,
 )
 from cosent.training.global_batch import GlobalBatchTrainer
@@ -103,7 +102,7 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
-    shipped = shipped_scores(evaluated, str(asked["model_name_or_path"]), trainer.encoder.device)
+    floors = floors_of(evaluated, str(asked["model_name_or_path"]), trainer.encoder.device)
     with final_folder(args) as folder:
         trainer.save_model(str(folder), _internal_call=True)
         proven = proof.check(folder)
@@ -130,13 +129,12 @@ def run_training(
             terms=terms,
             **facts,
         )
-        floor = floor_scores(evaluated, shipped)
-        record.floors, record.tiny = floors(floor), tiny_splits(floor)
-        record.changes = paired_changes(before, after, floor)
+        record.floors, record.tiny = spearman_of_floors(floors), tiny_splits(floors)
+        record.changes = paired_changes(before, after, floors)
         record.shortfalls = shortfalls(record)
-        for name, splits in floor.items():
+        for name, splits in floors.items():
             if "test" in splits:
-                before.scores[name]["test"]["groups"] = splits["test"]["groups"]
+                before.scores[name]["test"]["groups"] = splits["test"].groups
         save_evaluations(folder, before, after)
         write_rules(folder, search_rules(folder, after, corpora.training, trainer.encoder))
         document(folder, args, record)
