@@ -10,8 +10,6 @@ from transformers import AutoTokenizer
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import load_corpus
 from cosent.data.files import read_texts
-from cosent.data.manifest import COLUMNS
-from cosent.data.negatives import random_negatives
 from cosent.data.pairs import JoinedPairDataset, PairDataset
 from cosent.errors import InputError
 
@@ -84,28 +82,6 @@ def test_collators_give_the_tensors_of_their_docstrings():
     assert batch["token_type_ids"].tolist() == [[0, 0, 1, 1], [0, 0, 1, 0]]
     assert batch["labels"].tolist() == [1.0, 0.0]
     assert "token_type_ids" not in JoinedPairCollator(0, False)(pairs)
-
-
-def test_random_negatives(make_corpus):
-    """Fails if an easy negative is hard, similar or the first sentence again, positives, labels or rows move, pairs are
-    replaced whose label says nothing about being negative, or the search for a sentence hangs."""
-    first = [f"问题{i}" for i in range(40)]
-    rows = [(a, f"{a}相同", 1.0) for a in first] + [(a, f"{a}不同", 0.0) for a in first]
-    corpus = load_corpus(str(make_corpus({"train": rows})))
-    easy = random_negatives(corpus.split("train"), corpus.manifest)
-    assert easy.column_names == list(COLUMNS)
-    assert easy["sentence1"][:] == [a for a, _, _ in rows] and easy["label"][:] == [label for _, _, label in rows]
-    assert easy["sentence2"][:40] == [b for _, b, _ in rows[:40]]
-    drawn = easy["sentence2"][40:]
-    assert all(new not in (a, f"{a}不同", f"{a}相同") for a, new in zip(first, drawn, strict=True))
-    assert len(set(drawn)) > 20
-    again = random_negatives(corpus.split("train"), corpus.manifest)
-    assert again["sentence2"][:] == easy["sentence2"][:] and again._fingerprint == easy._fingerprint
-    assert random_negatives(corpus.split("train"), corpus.manifest, seed=1)["sentence2"][40:] != drawn
-    for label, kind, message in ((0.0, "graded", "graded ones"), (1.0, "binary", "2 different")):
-        corpus = load_corpus(str(make_corpus({"train": [("甲", "乙", 0.0), ("甲", "丙", label)]}, kind)))
-        with pytest.raises(InputError, match=message):
-            random_negatives(corpus.split("train"), corpus.manifest)
 
 
 def test_texts_of_every_kind_of_file(tmp_path):

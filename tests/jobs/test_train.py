@@ -20,9 +20,9 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record, read_scores
 from cosent.training import trainer
-from cosent.training.arguments import DataArguments, ModelArguments, PairTrainingArguments
+from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard
-from cosent.training.corpora import build_encoder, corpora_of_run
+from cosent.training.corpora import build_encoder
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import WITHIN_EPOCHS, WORKER, history
@@ -252,19 +252,6 @@ def test_every_held_out_pair_is_scored(train, make_corpus, pairs, tower):
     flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24", "--tower", tower)
     scores = read_scores(train(corpus, *flags, "--num_train_epochs", "1") / "scores.npz")["made_up"]
     assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
-
-
-def test_random_negatives_reach_the_training_pairs(made_up):
-    """Fails if the flag is accepted and trains on the same pairs, or draws anew what is no negative."""
-    own, easy = (
-        corpora_of_run(DataArguments(corpus=[str(made_up)], random_negatives=flag), "cosent", 1).training_rows
-        for flag in (False, True)
-    )
-    kept, moved = set(), set()
-    for row, drawn in zip(own["made_up"], easy["made_up"], strict=True):
-        assert row["sentence1"] == drawn["sentence1"]
-        (kept if row["sentence2"] == drawn["sentence2"] else moved).add(row["label"])
-    assert moved == {0.0} and 1.0 in kept
 
 
 def test_what_is_cut_is_said_once(train, made_up, caplog):

@@ -101,7 +101,6 @@ class DataArguments(CorpusArguments):
     corpus_weights: list[float] | None = option(
         None, "Several corpora: share of the batches of each, e.g. 2 1, and of --text last; default: equal."
     )
-    random_negatives: bool = option(False, "Draw the second sentence of every negative pair anew (binary corpora).")
 
 
 @dataclass

@@ -14,7 +14,6 @@ from cosent.compute.packed_backbone import max_tokens
 from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset, reversed_labels
 from cosent.data.files import read_texts
 from cosent.data.manifest import Labels
-from cosent.data.negatives import random_negatives, simcse_pairs
 from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
 from cosent.losses import LOSSES, find_loss
@@ -23,6 +22,7 @@ from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import CorpusArguments, DataArguments, ModelArguments
+from cosent.training.pairs import simcse_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -90,14 +90,12 @@ def defaults_of_run(given: dict[str, Any], recipe: str, reason: str) -> dict[str
 
 
 def corpora_of_run(args: DataArguments, loss: str | Mapping[str, str], seed: int) -> RunCorpora:
-    """The corpora of a run of one loss, or of one for each corpus, with negatives as the arguments say."""
+    """The corpora of a run of one loss, or of one for each corpus."""
     check_text(args, loss)
     corpora = load_corpora(args, lines_with_themselves, seed)
     for corpus in corpora.training:
-        rows = corpus.splits["train"]
-        if (question := reversed_labels(rows, corpus.manifest)) is not None:
+        if (question := reversed_labels(corpus.splits["train"], corpus.manifest)) is not None:
             logger.warning("%s train: %s.", corpus.manifest.name, question)
-        corpus.splits["train"] = random_negatives(rows, corpus.manifest) if args.random_negatives else rows
     return corpora
 
 

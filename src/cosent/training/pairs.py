@@ -2,12 +2,13 @@
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch.utils.data import ConcatDataset
@@ -16,7 +17,6 @@ from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import labels_of
 from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.manifest import COLUMNS, LABEL_KINDS, Labels
-from cosent.data.negatives import simcse_pairs
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
 from cosent.errors import InputError
@@ -38,6 +38,13 @@ FEATURES = datasets.Features(
 MANY = 0.5  # of the pairs of sentences
 Rows: TypeAlias = datasets.Dataset
 Datasets: TypeAlias = Rows | Mapping[str, Rows]
+
+
+def simcse_pairs(sentences: Iterable[str], label: float = 1.0) -> Rows:
+    """SimCSE pairs: each distinct sentence with itself, in the order of their first occurrence, all with one label."""
+    column = pc.unique(pa.array(sentences, pa.string()))  # both columns share its memory
+    labels = pa.array([label] * len(column), pa.float32())
+    return Rows(pa.table([column, column, labels], names=list(COLUMNS)))
 
 
 class Tower(NamedTuple):
