@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosent.losses.checks import check_targets, equal_parts
+from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_targets, equal_parts
 from cosent.losses.classification import cross_entropy_loss
 from cosent.losses.cosent import cosent_loss
+from cosent.losses.in_batch import SIMILAR_LABEL
 
 
 def margin(scores: Tensor, labels: Tensor, scale: float = 20.0, margin: float = 0.1) -> Tensor:
@@ -53,6 +54,35 @@ def sbert_cosent(logits: Tensor, labels: Tensor, scores: Tensor, weight: float =
     """Sentence-BERT's cross entropy on equal parts of the labels, plus `weight` times CoSENT on the cosines."""
     classes = equal_parts(labels, logits.shape[-1])
     return cross_entropy_loss(logits, classes) + weight * cosent_loss(scores, labels, scale)
+
+
+def sbert_cosine(logits: Tensor, labels: Tensor, scores: Tensor, weight: float = 1.0, floor: float = 0.5) -> Tensor:
+    """Sentence-BERT's cross entropy, plus `weight` times the mean of `t * (1 - s) + (1 - t) * max(0, s - floor)`.
+
+    The term of a review of kexue.fm 8847, which gives no weight.
+    """
+    scores, labels = check_targets(scores, labels)
+    term = labels * (1 - scores) + (1 - labels) * (scores - floor).clamp(min=0)
+    return cross_entropy_loss(logits, equal_parts(labels, logits.shape[-1])) + weight * term.mean()
+
+
+def triplet(embeddings: Tensor, labels: Tensor, groups: Tensor, margin: float = 1.0) -> Tensor:
+    """Mean of `max(|a - p| - |a - n| + margin, 0)` over similar pairs a, p and the n that each has in the batch.
+
+    Source: https://arxiv.org/abs/1908.10084, section 3, whose every a, p comes with one n. Here the n of a pair are the
+    other sides of the pairs whose group differs from its own; each of its sentences is a once.
+    """
+    check_embeddings(embeddings)
+    check_groups(groups, embeddings)
+    similar, terms = labels >= SIMILAR_LABEL, []
+    for side, other in ((0, 1), (1, 0)):
+        anchors, others = (at_least_float32(embeddings[:, place]) for place in (side, other))
+        distances = (anchors[similar][:, None] - others).norm(dim=-1)  # (similar, batch)
+        negative = groups[similar][:, [side]] != groups[:, other]
+        excess = distances[:, similar].diagonal()[:, None] - distances + margin
+        terms.append(excess[negative].clamp(min=0))
+    terms = torch.cat(terms)
+    return terms.sum() / max(1, len(terms))
 
 
 def ranknet(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
