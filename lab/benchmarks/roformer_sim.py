@@ -25,13 +25,16 @@ Written before the first run:
 import argparse
 import json
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from cosent.cli import parse
+from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
+from cosent.evaluation.metrics import correlations
 from cosent.evaluation.significance import spearman
 from cosent.evaluation.similarity import character_overlap
 from cosent.jobs import distill, train
@@ -39,11 +42,12 @@ from cosent.models.auto import load_model
 from cosent.models.decoding import Sampling, write_targets
 from cosent.models.prompts import PromptArguments
 from cosent.models.student import Student
-from cosent.record import RunRecord, read_record
+from cosent.record import RunRecord, read_record, shortened
 from cosent.training.arguments import TRAIN_ARGUMENTS, CorpusArguments, StudentTrainingArguments
 from lab.benchmarks.common import save
-from lab.benchmarks.quickstart import published_pairs
+from lab.benchmarks.quickstart import published_pairs, wrong_orders
 from lab.tables.rows import CORPORA
+from lab.tables.studies import overlap_cell, published
 
 RUNS = Path("runs/roformer_sim")
 LABELLED, NLI = ("atec", "bq", "lcqmc", "stsb"), "nli"
@@ -53,13 +57,13 @@ TEACHER = {"steps": 400, "batch": 32, "pairs": 6400}  # so that each NLI pair is
 STUDENT = {"pairs": 2000}  # of a corpus; once, in batches of 48
 SOURCES, SAMPLES = 50, 20  # of what a student writes
 NAMES = {
-    "mini": "`mini`, untrained",
-    "stage1": "stage 1 (`similar-writer`)",
+    "mini": "mini, untrained",
+    "stage1": "stage 1",
     "teacher_sbert": "Sentence-BERT teacher",
-    "student_sbert": "its student",
-    "direct_sbert": "Sentence-BERT head on stage 1, no teacher",
+    "student_sbert": "student of Sentence-BERT",
+    "direct_sbert": "Sentence-BERT from stage 1",
     "teacher_cosent": "CoSENT teacher",
-    "student_cosent": "its student",
+    "student_cosent": "student of CoSENT",
 }
 COMMON = [
     *("--bf16", "--use_cpu", "--disable_tqdm", "true", "--skip_test"),
@@ -180,6 +184,8 @@ def main(args: argparse.Namespace) -> None:
             teacher=TEACHER | {"pool": pairs},
             student=STUDENT,
             tried=tried,
+            pairs=[(pair["sentence1"], pair["sentence2"]) for pair in published_pairs()],
+            published=[float(pair["published"]) for pair in published_pairs()],
             models=models,
         )
 
@@ -204,8 +210,7 @@ def rows_of(models: list[dict]) -> list[dict]:
     kinds = [kind for kind in NAMES if any(model["kind"] == kind for model in models)]
     return [
         {
-            "name": kind,
-            "corpus": corpus,
+            "name": f"{kind} {corpus}",
             "values": [
                 model["test"][corpus] for model in sorted(models, key=lambda m: m["seed"]) if model["kind"] == kind
             ],
@@ -213,6 +218,77 @@ def rows_of(models: list[dict]) -> list[dict]:
         for kind in kinds
         for corpus in CORPORA
     ]
+
+
+def of_kind(result: dict, kind: str) -> list[dict]:
+    return sorted((model for model in result["models"] if model["kind"] == kind), key=lambda model: model["seed"])
+
+
+def shown(result: dict) -> dict[str, list[dict]]:
+    """The models of each kind that has some, by its name in tables."""
+    return {name: models for kind, name in NAMES.items() if (models := of_kind(result, kind))}
+
+
+def roformer_sim_table(result: dict) -> str:
+    """Test Spearman x100 of stage 1, teachers and students by corpus, next to the published table."""
+    columns, source = shown(result), {row["method"]: row for row in of_source()}
+    rows: list[list[Cell]] = []
+    for corpus in CORPORA:
+        base, tuned, small, small_tuned = (f"{source[name][corpus]:.2f}" for name in source)
+        scores = (times_100(model["test"][corpus] for model in models) for models in columns.values())
+        rows.append([corpus, overlap_cell(corpus), *scores, f"{base}, {tuned}", f"{small}, {small_tuned}"])
+    counts = (
+        joined(wrong_orders(model["ten"], result["published"]) for model in models) for models in columns.values()
+    )
+    rows.append(["ten pairs in the wrong order, of 25", None, *counts, None, None])
+    header = ["test Spearman x100", "character overlap", *columns, "RoFormer-Sim, -FT", "-small, -FT-small"]
+    return f"{markdown_table(header, rows)}\n\n{protocol_of(result)}"
+
+
+def of_source() -> list[dict]:
+    """The rows of RoFormer-Sim in the published tables."""
+    return next(table["rows"] for table in published() if "RoFormer-Sim" in table["source"])
+
+
+def joined(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def protocol_of(result: dict) -> str:
+    """What was trained on how much, in one sentence."""
+    teacher, seeds = result["teacher"], len(of_kind(result, "teacher_cosent"))
+    pool = teacher["pool"]
+    similar, batches = sum(pool.values()) - pool[NLI], teacher["steps"] * teacher["batch"] // 2
+    drawn = joined(f"{name} {batches * pool[name] / similar:,.0f}" for name in LABELLED)
+    rates = joined(f"{of_kind(result, f'teacher_{loss}')[0]['learning_rate']:g}" for loss in ("sbert", "cosent"))
+    return (
+        f"A teacher: {teacher['steps']} batches of {teacher['batch']}, {batches:,} pairs of NLI and as many of the "
+        f"others (about {drawn}), learning rates {rates}. A student: {result['student']['pairs']:,} pairs of each of "
+        f"the five corpora, once. {seeds} seed{'s' if seeds > 1 else ''}; {result['device']}, "
+        f"commit {shortened(result['commit'])}."
+    )
+
+
+def ten_pairs_table(result: dict) -> str:
+    """Cosines of the ten pairs, means over seeds, next to the published ones, and what the students write."""
+    columns = shown(result)
+    rows: list[list[Cell]] = [
+        [
+            " / ".join(pair),
+            f"{known:.3f}",
+            *(mean_of((m["ten"][place] for m in models), ".3f") for models in columns.values()),
+        ]
+        for place, (pair, known) in enumerate(zip(result["pairs"], result["published"], strict=True))
+    ]
+    for name, measure, form in (
+        ("Spearman of the ten", lambda model: correlations(model["ten"], result["published"])["spearman"], ".2f"),
+        ("distinct paraphrases", lambda model: model.get("distinct"), ".0%"),
+        ("their overlap with the source", lambda model: model.get("overlap"), ".2f"),
+        ("perplexity on LCQMC, before", lambda model: model.get("perplexity", [None])[0], ".2f"),
+        ("perplexity on LCQMC, after", lambda model: model.get("perplexity", [None, None])[1], ".2f"),
+    ):
+        rows.append([name, None, *(mean_of(map(measure, models), form) for models in columns.values())])
+    return markdown_table(["pair", "published", *columns], rows)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from scipy.stats import binomtest, t
 from cosent.comparing.results import Result
 from cosent.evaluation.significance import LEVEL, ranks
 from lab import RESULTS
+from lab.benchmarks.quickstart import wrong_orders
 from lab.claims.measures import study_of
 from lab.tables.rows import CORPORA, read_test_rows
+from lab.tables.studies import with_interval
 
 Fact = tuple[str, str]  # figure, verdict
 NAMES = {"sbert": "Sentence-BERT", "cosent": "CoSENT"}
@@ -271,6 +273,51 @@ def random_pairs_to_zero() -> Fact:
     return f"from {start:.3f} to {statistics.mean(ends):.3f}", DISAGREES if interval(ends)[0] > start else AGREES
 
 
+def gaps_of_8541(first: str, second: str) -> Fact:
+    """Differences of two models of the pipeline of kexue.fm 8541, the first claimed to be ahead on every corpus."""
+    values = {row["name"]: row["values"] for row in kept("roformer_sim")["rows"]}
+    parts, ahead = [], []
+    for corpus in CORPORA:
+        one, other = values[f"{first} {corpus}"], values[f"{second} {corpus}"]
+        gaps = [100 * (a - b) for a, b in zip(one, other * (len(one) // len(other)), strict=True)]
+        low, high = interval(gaps)
+        parts.append(f"{with_interval(statistics.mean(gaps), low, high)} {corpus}")
+        ahead.append(low > 0)
+    return ", ".join(parts), all_or_open(ahead)
+
+
+def student_over_start() -> Fact:
+    return gaps_of_8541("student_sbert", "stage1")
+
+
+def student_over_teacher() -> Fact:
+    return gaps_of_8541("student_sbert", "teacher_sbert")
+
+
+def student_over_labels() -> Fact:
+    return gaps_of_8541("student_sbert", "direct_sbert")
+
+
+def ten_pairs_in_order() -> Fact:
+    """The ten pairs as the students score them: comparisons in the wrong order, of 25."""
+    result = kept("roformer_sim")
+    wrong = {
+        loss: [wrong_orders(m["ten"], result["published"]) for m in result["models"] if m["kind"] == f"student_{loss}"]
+        for loss in NAMES
+    }
+    text = ", ".join(f"{name} {' '.join(map(str, wrong[loss]))}" for loss, name in NAMES.items())
+    return f"of 25 comparisons wrong, by seed: student of {text}", all_or_open([max(n) == 0 for n in wrong.values()])
+
+
+def still_writes() -> Fact:
+    """Whether students of every seed write as many distinct paraphrases as stage 1, to a tenth."""
+    models = kept("roformer_sim")["models"]
+    before = next(model["distinct"] for model in models if model["kind"] == "stage1")
+    after = [model["distinct"] for model in models if model["kind"].startswith("student")]
+    text = f"distinct paraphrases {before:.0%} before, {min(after):.0%} to {max(after):.0%} after"
+    return text, all_or_open([share > 0.9 * before for share in after])
+
+
 def accumulated() -> Fact:
     """How far the loss and the gradient of accumulated parts are from those of the batch."""
     found = kept("exactness")["differences"]["4 x 8 accumulated"]["bi_encoder"]
@@ -297,6 +344,11 @@ FACTS = {
         opposites_alike,
         negation_by_nli,
         mean_cosine,
+        student_over_start,
+        student_over_teacher,
+        student_over_labels,
+        ten_pairs_in_order,
+        still_writes,
         accumulated,
         start_above_zero,
         random_pairs_to_zero,

@@ -34,6 +34,7 @@ from lab.benchmarks.growth import growth_sentence
 from lab.benchmarks.kills import kills_table
 from lab.benchmarks.phenomena import phenomena_table
 from lab.benchmarks.quickstart import quickstart_table
+from lab.benchmarks.roformer_sim import roformer_sim_table, ten_pairs_table
 from lab.benchmarks.roofline import roofline_sentence
 from lab.benchmarks.runtimes import runtimes_table
 from lab.benchmarks.speed.__main__ import speed_table
@@ -77,6 +78,8 @@ TABLES = {  # of lab/results/NAME.json
     "kills": kills_table,
     "phenomena": phenomena_table,
     "quickstart": quickstart_table,
+    "roformer_sim": roformer_sim_table,
+    "roformer_sim pairs": ten_pairs_table,
     "roofline": roofline_sentence,
     "runtimes": runtimes_table,
     "runtimes_base": runtimes_table,
@@ -126,8 +129,8 @@ def fill(text: str, results: Path) -> str:
         file = results / f"{name}.json"
         if name == "reference":
             text = reference()
-        elif name in TABLES and file.is_file():
-            text = TABLES[name](json.loads(file.read_text(encoding="utf-8")))
+        elif (shown := f"{name} {view}" if view else name) in TABLES and file.is_file():
+            text = TABLES[shown](json.loads(file.read_text(encoding="utf-8")))
         elif (ROOT / f"recipes/studies/{name}.yaml").is_file() and not (results / name).is_dir():
             text = f"Not run yet: `python -m lab.study {name}`."
         elif view in VIEWS and (results / name).is_dir():
