@@ -17,7 +17,7 @@ from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.training.arguments import CorpusArguments, EncoderArguments, StudentTrainingArguments
 from cosent.training.corpora import adjacent_lines, defaults_of_run, load_corpora, make_room
-from cosent.training.job import Start, begin, output_folder, run_training
+from cosent.training.job import begin, output_folder, run_training
 from cosent.training.student import StudentTrainer
 
 
@@ -65,42 +65,31 @@ def main(
     args: StudentTrainingArguments,
 ):
     with begin(args) as start:
-        if start is not None:
-            distill(start, model_args, prompt_args, data_args, distill_args, args)
-
-
-def distill(
-    start: Start,
-    model_args: StudentArguments,
-    prompt_args: PromptArguments,
-    data_args: CorpusArguments,
-    distill_args: DistillArguments,
-    args: StudentTrainingArguments,
-) -> None:
-    """The run, from its corpora to its record."""
-    if not data_args.corpus:
-        raise InputError("--corpus is missing: name prepared corpora with similar pairs.")
-    corpora = load_corpora(data_args, adjacent_lines, args.seed)
-    set_seed(args.seed)
-    student = build_student(model_args, corpora.max_length("bi_encoder"), args.seed)
-    if model_args.max_length is None:
-        make_room(student, prompt_args)
-    with output_folder(args):
-        trainer = StudentTrainer(
-            student,
-            args,
-            teacher=distill_args.teacher,
-            teacher_prompt=distill_args.teacher_prompt,
-            generation=model_args.generation,
-            corruption_share=distill_args.corruption_share,
-            train_dataset=corpora.training_rows,
-            eval_dataset=corpora.validation_rows,
-            labels=corpora.labels,
-            prompt=prompt_args.prompt,
-            prompt_name=prompt_args.prompt_name,
-        )
-    arguments = (args, model_args, prompt_args, data_args, distill_args)
-    run_training(start, trainer, corpora, arguments, synonyms=trainer.synonyms)
+        if start is None:
+            return
+        if not data_args.corpus:
+            raise InputError("--corpus is missing: name prepared corpora with similar pairs.")
+        corpora = load_corpora(data_args, adjacent_lines, args.seed)
+        set_seed(args.seed)
+        student = build_student(model_args, corpora.max_length("bi_encoder"), args.seed)
+        if model_args.max_length is None:
+            make_room(student, prompt_args)
+        with output_folder(args):
+            trainer = StudentTrainer(
+                student,
+                args,
+                teacher=distill_args.teacher,
+                teacher_prompt=distill_args.teacher_prompt,
+                generation=model_args.generation,
+                corruption_share=distill_args.corruption_share,
+                train_dataset=corpora.training_rows,
+                eval_dataset=corpora.validation_rows,
+                labels=corpora.labels,
+                prompt=prompt_args.prompt,
+                prompt_name=prompt_args.prompt_name,
+            )
+        arguments = (args, model_args, prompt_args, data_args, distill_args)
+        run_training(start, trainer, corpora, arguments, synonyms=trainer.synonyms)
 
 
 def build_student(args: StudentArguments, max_length: int, seed: int) -> SentenceEncoder:

@@ -19,7 +19,7 @@ from cosent.training.arguments import (
     PairTrainingArguments,
 )
 from cosent.training.corpora import build_encoder, corpora_of_run, defaults_of_run, make_room
-from cosent.training.job import Start, begin, output_folder, run_training
+from cosent.training.job import begin, output_folder, run_training
 from cosent.training.trainer import PairTrainer, build_objectives
 
 
@@ -37,40 +37,29 @@ def main(
     args: PairTrainingArguments,
 ):
     with begin(args) as start:
-        if start is not None:
-            train(start, model_args, prompt_args, data_args, loss_args, args)
-
-
-def train(
-    start: Start,
-    model_args: ModelArguments,
-    prompt_args: PromptArguments,
-    data_args: DataArguments,
-    loss_args: LossArguments,
-    args: PairTrainingArguments,
-) -> None:
-    """The run, from its corpora to its record."""
-    loss, tower = loss_args.by_corpus, model_args.tower
-    corpora = corpora_of_run(data_args, loss, args.seed)
-    set_seed(args.seed)
-    labels = {name: corpora.labels[name] for name in corpora.training_rows}
-    objectives = build_objectives(loss, loss_args.parameters(), args.label_smoothing_factor, labels, tower)
-    classes = max(objective.classes for objective in objectives.values())
-    encoder = build_encoder(model_args, classes, corpora.max_length(tower), args.seed)
-    if model_args.max_length is None:
-        make_room(encoder, prompt_args)
-    with output_folder(args):
-        trainer = PairTrainer(
-            encoder,
-            args,
-            objectives=objectives,
-            train_dataset=corpora.training_rows,
-            eval_dataset=corpora.validation_rows,
-            labels=corpora.labels,
-            corpus_weights=data_args.corpus_weights,
-            prompt=prompt_args.prompt,
-            prompt_name=prompt_args.prompt_name,
-            peft_config=model_args.peft_config(),
-        )
-    arguments = (args, model_args, prompt_args, data_args, loss_args)
-    run_training(start, trainer, corpora, arguments, code=loss_args.files)
+        if start is None:
+            return
+        loss, tower = loss_args.by_corpus, model_args.tower
+        corpora = corpora_of_run(data_args, loss, args.seed)
+        set_seed(args.seed)
+        labels = {name: corpora.labels[name] for name in corpora.training_rows}
+        objectives = build_objectives(loss, loss_args.parameters(), args.label_smoothing_factor, labels, tower)
+        classes = max(objective.classes for objective in objectives.values())
+        encoder = build_encoder(model_args, classes, corpora.max_length(tower), args.seed)
+        if model_args.max_length is None:
+            make_room(encoder, prompt_args)
+        with output_folder(args):
+            trainer = PairTrainer(
+                encoder,
+                args,
+                objectives=objectives,
+                train_dataset=corpora.training_rows,
+                eval_dataset=corpora.validation_rows,
+                labels=corpora.labels,
+                corpus_weights=data_args.corpus_weights,
+                prompt=prompt_args.prompt,
+                prompt_name=prompt_args.prompt_name,
+                peft_config=model_args.peft_config(),
+            )
+        arguments = (args, model_args, prompt_args, data_args, loss_args)
+        run_training(start, trainer, corpora, arguments, code=loss_args.files)
