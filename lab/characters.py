@@ -36,13 +36,13 @@ from cosent.errors import InputError
 from cosent.jobs.arguments import OutputFolder
 from cosent.models.folder import CONFIG, WEIGHTS, read_json, write_json
 from cosent.models.loading import load_tokenizer
-from cosent.models.lookup import FULL_WIDTH, charsmap
 from cosent.record import RECORD_NAME
 from cosent.seal import model_files, seal, sha256_of_file
 from cosent.training.job import environment
 from lab.lookup import rates
 from lab.pretraining.batches import IGNORED, NeighbourBatches, Texts
 from lab.pretraining.model import Pretraining, initial_model
+from lab.pretraining.tokenizer import FULL_WIDTH, charsmap
 
 logger = logging.getLogger("cosent.characters")
 

@@ -30,12 +30,13 @@ from cosent.losses.cosent import cosent_loss
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
-from cosent.models.lookup import BYTES, SPECIAL, Characters, LookupConfig, LookupModel, character_tokenizer
+from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel
 from cosent.models.modules import Pooling
 from cosent.record import CorpusRecord, RunRecord
 from cosent.seal import sha256_of_file
 from cosent.training.job import environment, footprint
 from lab.pretraining.batches import Texts
+from lab.pretraining.tokenizer import SPECIAL, character_tokenizer
 
 logger = logging.getLogger("cosent.lookup")
 
@@ -165,12 +166,11 @@ def single_forms(file: str) -> dict[str, str]:
 
 
 class Read(NamedTuple):
-    """The rows of texts one after the other, where those of each begin, how many they are, and what is added."""
+    """The rows of texts one after the other, where those of each begin, and how many they are."""
 
     rows: np.ndarray
     starts: np.ndarray
     counts: np.ndarray
-    added: Tensor | None
 
 
 class Table:
@@ -179,7 +179,6 @@ class Table:
     Args:
         encode: gives the token ids of texts one after the other, and how many each has.
         without_row: tokens that share hashed rows, whether they occur or not.
-        beside: gives the vectors of texts that those of the table are added to; default: none are.
     """
 
     def __init__(
@@ -189,9 +188,8 @@ class Table:
         encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]],
         sentences: list[str],
         without_row: list[int],
-        beside: Callable[[list[str]], np.ndarray] | None = None,
     ):
-        self.beside, self.encode, self.size, self.dropout = beside, encode, config.vocab_size, args.entry_dropout
+        self.encode, self.size, self.dropout = encode, config.vocab_size, args.entry_dropout
         self.random = np.random.default_rng(args.seed)
         with seeded(args.seed):
             self.model = LookupModel(config)
@@ -221,8 +219,7 @@ class Table:
         """What a table reads of texts."""
         ids, before, lengths = self.tokens(texts)
         rows = self.model.rows(torch.from_numpy(ids), torch.from_numpy(before)).numpy().astype(np.int32).ravel()
-        added = None if self.beside is None else torch.from_numpy(self.beside(texts))
-        return Read(rows, 2 * (np.cumsum(lengths) - lengths), 2 * lengths, added)
+        return Read(rows, 2 * (np.cumsum(lengths) - lengths), 2 * lengths)
 
     def vectors(self, read: Read, chosen: np.ndarray) -> Tensor:
         """Unit vectors of the chosen texts, `(chosen, width)`; `entry_dropout` leaves rows of pairs out."""
@@ -234,9 +231,7 @@ class Table:
         bags = [torch.from_numpy(array) for array in (rows.astype(np.int64), offsets)]
         options = {"mode": "sum", "sparse": True, "per_sample_weights": torch.from_numpy(kept)}
         sums = embedding_bag(bags[0], self.model.table.weight, bags[1], **options)
-        if read.added is None:
-            return normalize(sums)
-        return normalize(read.added[chosen] + 2 * sums / torch.from_numpy(counts)[:, None])
+        return normalize(sums)
 
     def project(self, read: Read, width: int) -> None:
         """Shortens the rows to so many principal directions of the vectors of these texts."""

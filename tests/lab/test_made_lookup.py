@@ -4,15 +4,13 @@ import logging
 
 import numpy as np
 import pytest
-import torch
 
 from cosent.cli import parse
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
-from cosent.models.lookup import MOST_TOKENS
 from cosent.record import read_record
-from lab import beside, lookup
+from lab import lookup
 from tests.conftest import SENTENCES
 from tests.support.launching import later_wins
 
@@ -67,40 +65,3 @@ def test_what_does_not_fit(make):
         make("--entries", 9)
     with pytest.raises(InputError, match="--corpus_weights .* 1 "):
         make("--corpus_weights", 1, 2)
-
-
-def test_a_table_beside_a_bert(tiny_bi, make_corpus, pairs, tmp_path):
-    """Fails if frequent pairs have no row, held-out sentences count, or more than the rows is trained."""
-    held = [("怎样才能还款", "天气好", 1.0)] * 4
-    corpus = make_corpus({"train": pairs, "validation": held, "test": held})
-    (tmp_path / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
-    words = ["--model_name_or_path", tiny_bi, "--text", tmp_path / "text.txt", "--corpus", corpus, "--exclude", corpus]
-    words += ["--entries", 60]
-
-    def make_beside(*flags) -> SentenceEncoder:
-        beside.main(*parse([*map(str, [*words, *flags])], beside.BesideArguments))
-        return SentenceEncoder.from_pretrained(str(flags[-1]))
-
-    made, bert = make_beside("--output", tmp_path / "beside"), SentenceEncoder.from_pretrained(str(tiny_bi))
-    np.testing.assert_array_equal(made.encode([*SENTENCES, *LINES]), bert.encode([*SENTENCES, *LINES]))
-    keys = set(made.backbone.lookup.keys.tolist())
-
-    def key(pair: str) -> int:
-        first, second = bert.tokenizer(pair, add_special_tokens=False)["input_ids"]
-        return first * MOST_TOKENS + second
-
-    assert len(keys) == 60 and {key("北京"), key("天气")} < keys and key("样才") not in keys
-    assert read_record(tmp_path / "beside").recipe["entries"] == 60
-    steps = ("--steps", 60, "--batch_size", 16, "--learning_rate", 0.05, "--limit_train", 32)
-    trained = make_beside(*steps, "--output", tmp_path / "trained")
-    state, table = bert.backbone.state_dict(), trained.backbone.lookup.table.weight
-    assert all(
-        torch.equal(weight, state[name]) for name, weight in trained.backbone.state_dict().items() if name in state
-    )
-    assert table[:60].any() and not table[60:].any(), "what has no row adds nothing"
-    first, second, labels = zip(*pairs, strict=True)
-    gaps = []
-    for encoder in (bert, trained):
-        scores, similar = encoder.similarity([*first], [*second]), np.array(labels) == 1
-        gaps.append(scores[similar].mean() - scores[~similar].mean())
-    assert gaps[1] > gaps[0] + 0.3

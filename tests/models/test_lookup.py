@@ -18,8 +18,9 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.bundle import Lookup
 from cosent.models.loading import keep_layers
-from cosent.models.lookup import Characters, LookupConfig, LookupModel, character_tokenizer
+from cosent.models.lookup import Characters, LookupConfig, LookupModel
 from cosent.models.modules import Pooling
+from lab.pretraining.tokenizer import character_tokenizer
 from tests.conftest import SENTENCES, run_train
 
 WIDTH, HASHED = 16, 64

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 DECODERS = ("gemma3_text", "gpt2", "llama", "mistral", "qwen2", "qwen3")
 # First position of each architecture. Those not listed were not verified to be exact, and are padded.
 POSITIONS = {
-    **dict.fromkeys(("albert", "bert", "bert-lookup", "electra", "ernie", "megatron-bert", "distilbert"), "zero"),
+    **dict.fromkeys(("albert", "bert", "electra", "ernie", "megatron-bert", "distilbert"), "zero"),
     **dict.fromkeys(("eurobert", "gte", "jina_embeddings_v3", "modernbert", "nomic_bert"), "zero"),
     **dict.fromkeys(DECODERS, "zero"),
     **dict.fromkeys(("camembert", "roberta", "xlm-roberta", "data2vec-text", "xlm-roberta-xl"), "after_padding_id"),

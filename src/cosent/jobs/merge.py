@@ -30,7 +30,7 @@ class MergeArguments(OutputFolder, DataFolder, Device):
     )
     dtype: str = option(
         "float32",
-        "Type of the saved weights; float16 halves the folder, int8 quarters the rows of a lookup and halves the rest.",
+        "Type of the saved weights; float16 halves the folder, int8 quarters that of a lookup.",
         ("float32", "float16", "int8"),
     )
     pooling: str | None = option(
@@ -123,12 +123,11 @@ def rounded_rows(model) -> dict:
     """Rounds the rows of a lookup to int8, all else to float16, and returns the weights to save."""
     from cosent.models.lookup import LookupModel, int8_state
 
-    tables = [(name, module) for name, module in model.named_modules() if isinstance(module, LookupModel)]
-    if not tables:
+    lookup = model.backbone
+    if not isinstance(lookup, LookupModel):
         raise InputError(f"--dtype int8 is for lookups, not for a {model.backbone.config.model_type}. Take float16.")
-    ((place, lookup),) = tables
     rows = int8_state({name: weight.clone() for name, weight in lookup.state_dict().items()})
-    state = model.half().state_dict() | {f"{place}.{name}": weight for name, weight in rows.items()}
+    state = model.half().state_dict() | {f"backbone.{name}": weight for name, weight in rows.items()}
     model.float()
     lookup.table.weight.data = rows["table.weight"] * rows["scale"]
     return state

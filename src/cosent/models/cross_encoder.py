@@ -13,7 +13,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
-from cosent.compute.packed_backbone import packed_forward, packing_obstacle, warn_of_padding
+from cosent.compute.packed_backbone import LOOKUP, packed_forward, packing_obstacle, warn_of_padding
 from cosent.data.manifest import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
@@ -21,8 +21,6 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import TextModel
 from cosent.models.embedding import score_pairs
 from cosent.models.folder import (
-    BERT_LOOKUP,
-    LOOKUP,
     add_server_keys,
     is_cross_encoder,
     refuse_adapter,
@@ -160,7 +158,7 @@ class CrossEncoder(TextModel):
             changes |= dropout_changes(path, dropout, head=True)
         if config.model_type == "xlnet":
             raise InputError(f"{path}: XLNet's classifier depends on padding. Use another cross-encoder.")
-        if config.model_type in (LOOKUP, BERT_LOOKUP):
+        if config.model_type == LOOKUP:
             raise InputError(f"{path} has a lookup, which reads each sentence by itself. Take --tower bi_encoder.")
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = patterns_of_heads(config)

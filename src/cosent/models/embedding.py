@@ -15,11 +15,11 @@ from torch.nn.functional import normalize as scale_to_length_1
 from cosent.compute.devices import run_tokenizer
 from cosent.compute.distributed import evaluating, gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears
+from cosent.compute.packed_backbone import LOOKUP
 from cosent.data.collators import JoinedPairCollator
 from cosent.data.pairs import NO_PREFIXES, Prefixes, tokenize_joined
 from cosent.data.tokens import read_texts
 from cosent.errors import InputError
-from cosent.models.folder import LOOKUP
 
 Encoder = TypeVar("Encoder", bound=nn.Module)
 

@@ -31,7 +31,6 @@ WEIGHTS_AND_TOKENIZER = (
     *(WEIGHTS, f"{WEIGHTS}.index.json", "model-*-of-*.safetensors", "head.safetensors", "pytorch_model*.bin"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
 )
-LOOKUP, BERT_LOOKUP = "lookup", "bert-lookup"  # `model_type` of those of `models.lookup`
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
 MODULE_FOLDER = re.compile(r"\d+_\w+")  # of a module after the backbone
 THEIRS = "sentence_transformers.models."

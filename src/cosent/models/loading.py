@@ -16,9 +16,9 @@ from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from cosent.compute.distributed import evaluating, seeded
-from cosent.compute.packed_backbone import DECODERS, POSITIONS, plain_forward
+from cosent.compute.packed_backbone import DECODERS, LOOKUP, POSITIONS, plain_forward
 from cosent.errors import InputError, reading
-from cosent.models.folder import BERT_LOOKUP, LOOKUP, PREFIX, WEIGHTS, read_json, read_weights, weights_file
+from cosent.models.folder import PREFIX, WEIGHTS, read_json, read_weights, weights_file
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def load_config(path: str):
     """Reads the config of a transformers model, without running or asking to run code that comes with it."""
     raw = read_json(path, "config.json") or {}
     code, kind = raw.get("auto_map") or {}, raw.get("model_type")
-    if kind in (LOOKUP, BERT_LOOKUP):
+    if kind == LOOKUP:
         from cosent.models import lookup  # noqa: F401, registers the architecture with transformers, in half a second
     if kind is not None and kind not in CONFIG_MAPPING:
         needs = f" needs {', '.join(map(str, code.values()))}, code that is never run, and" if code else ""

@@ -2,40 +2,24 @@
 
 The vector of a token is the row of the token plus the row of the pair that ends there, that of a sentence their mean.
 An entry is found by binary search among sorted keys; characters and pairs without one share `hashed_rows` rows.
-`BertLookupModel` adds such a table, of its own tokens, to the output of a BERT.
 
 Registered with transformers when this module is imported, so that `AutoModel` and `SentenceEncoder` load its folders.
 """
 
-import struct
-from collections.abc import Iterable, Mapping
-from itertools import count
-from string import ascii_lowercase, digits
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, processors
+from tokenizers import Tokenizer
 from torch import nn
-from torch.nn.functional import embedding_bag
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    BertConfig,
-    BertModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from torch.nn.functional import embedding_bag, pad
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
 from cosent.errors import InputError
 
-SPECIAL = {"pad_token": "␀", "unk_token": "␚", "cls_token": "␂", "sep_token": "␃"}  # ids 0 to 3
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # of characters outside the vocabulary
-FULL_WIDTH = 0xFEE0  # distance of a full-width letter or digit from the ASCII one
-IGNORED = r"[\s\p{Cc}\p{Cf}\p{Mn}\p{Me}]"  # spaces, control and format characters, combining marks
 CODE_POINTS = 0x110000
 MOST_TOKENS = 46340  # of a vocabulary, so that a key, below its square, fits 32 bits
 
@@ -68,29 +52,7 @@ class LookupConfig(PreTrainedConfig):
         super().__init__(pad_token_id=pad_token_id, **settings)
 
 
-class Tabled(PreTrainedModel):
-    """A model that is, or has, a `LookupModel`."""
-
-    @classmethod
-    def from_pretrained(cls, path, *args, **options):
-        """As of transformers; refuses keys that a binary search would not find, and applies the scale of the rows."""
-        try:
-            loaded = super().from_pretrained(path, *args, **options)
-        except RuntimeError as error:  # sizes
-            reason = " ".join(str(error).split())
-            raise InputError(f"{path}: the table has another size than config.json says ({reason[:300]}).") from error
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        (table,) = (module for module in model.modules() if isinstance(module, LookupModel))
-        wrong = torch.nonzero(table.keys[1:] <= table.keys[:-1])
-        if len(wrong):
-            raise InputError(f"{path}: the keys of a lookup must ascend, and key {int(wrong[0]) + 1} does not.")
-        with torch.no_grad():
-            table.table.weight.mul_(table.scale)
-            table.scale.fill_(1.0)
-        return loaded
-
-
-class LookupModel(Tabled):
+class LookupModel(PreTrainedModel):
     """Reads token ids, returns `last_hidden_state`: for every token its row plus that of the pair that ends there.
 
     Attributes:
@@ -115,6 +77,23 @@ class LookupModel(Tabled):
         self.register_buffer("scale", torch.ones(()))
         self.post_init()
 
+    @classmethod
+    def from_pretrained(cls, path, *args, **options):
+        """As of transformers; refuses keys that a binary search would not find, and applies the scale of the rows."""
+        try:
+            loaded = super().from_pretrained(path, *args, **options)
+        except RuntimeError as error:  # sizes
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path}: the table has another size than config.json says ({reason[:300]}).") from error
+        table = loaded[0] if isinstance(loaded, tuple) else loaded
+        wrong = torch.nonzero(table.keys[1:] <= table.keys[:-1])
+        if len(wrong):
+            raise InputError(f"{path}: the keys of a lookup must ascend, and key {int(wrong[0]) + 1} does not.")
+        with torch.no_grad():
+            table.table.weight.mul_(table.scale)
+            table.scale.fill_(1.0)
+        return loaded
+
     def get_input_embeddings(self) -> nn.Module:
         return self.table
 
@@ -131,17 +110,13 @@ class LookupModel(Tabled):
         place = place_of(self.keys, keys)
         return torch.where(self.keys[place] == keys, place, hashed)
 
-    def sums(self, ids: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-        """The row of each token plus that of the pair that ends there, of shape `(*ids.shape, hidden)`."""
-        vectors = self.table(self.rows(ids, before))  # (*ids.shape, 2, hidden)
-        if self.training and self.config.entry_dropout:
-            kept = torch.rand_like(vectors[..., 1, :1]) >= self.config.entry_dropout
-            return vectors[..., 0, :] + vectors[..., 1, :] * kept
-        return vectors.sum(dim=-2)
-
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **ignored) -> Any:
         """Vectors of shape `(sentences, tokens, hidden)`; padding changes nothing on either side."""
-        return BaseModelOutput(last_hidden_state=self.sums(input_ids, tokens_before(input_ids)))
+        before = pad(input_ids[:, :-1], (1, 0))  # 0 at the start of a sentence
+        single, paired = self.table(self.rows(input_ids, before)).unbind(dim=-2)
+        if self.training and self.config.entry_dropout:
+            paired = paired * (torch.rand_like(paired[..., :1]) >= self.config.entry_dropout)
+        return BaseModelOutput(last_hidden_state=single + paired)
 
     def means(self, ids: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
         """Mean pooling of sentences that lie one after the other in `ids`, without padding: `(sentences, hidden)`."""
@@ -166,60 +141,8 @@ def place_of(ascending: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return place
 
 
-def tokens_before(ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
-    """The id before each token of a row; 0 at position 0, where a sentence starts, also one of several in a row."""
-    positions = torch.arange(ids.shape[1], device=ids.device) if position_ids is None else position_ids
-    return ids.roll(1, dims=1).masked_fill(positions == 0, 0)
-
-
-class BertLookupConfig(BertConfig):
-    """Sizes of a BERT and of the table beside it, whose settings are those of `LookupConfig`."""
-
-    model_type = "bert-lookup"
-
-    def __init__(self, entries: int = 0, hashed_rows: int = 1, entry_dropout: float = 0.0, **settings):
-        self.entries, self.hashed_rows, self.entry_dropout = entries, hashed_rows, entry_dropout
-        super().__init__(**settings)
-
-
-class BertLookupModel(Tabled, BertModel):
-    """A BERT; each of its output vectors plus the row of that token and the row of the pair that ends there.
-
-    Keys do not depend on the size of the vocabulary, so that tokens may be added to it.
-    """
-
-    config_class = BertLookupConfig
-
-    def __init__(self, config: BertLookupConfig, add_pooling_layer: bool = True):
-        super().__init__(config, add_pooling_layer)
-        sizes = {name: getattr(config, name) for name in ("hidden_size", "entries", "hashed_rows", "entry_dropout")}
-        if config.vocab_size > MOST_TOKENS:
-            raise InputError(f"A table reads at most {MOST_TOKENS} tokens, and this BERT has {config.vocab_size}.")
-        self.lookup = LookupModel(LookupConfig(**sizes))
-        self.post_init()
-
-    @classmethod
-    def beside(cls, bert: BertModel, keys: np.ndarray, hashed_rows: int, entry_dropout: float) -> "BertLookupModel":
-        """A BERT and rows of zeros, which change none of its vectors; `keys` ascend, see `LookupModel`."""
-        settings = {name: value for name, value in bert.config.to_dict().items() if name != "model_type"}
-        sizes = {"entries": len(keys), "hashed_rows": hashed_rows, "entry_dropout": entry_dropout}
-        model = cls(BertLookupConfig(**settings | sizes), add_pooling_layer=bert.pooler is not None)
-        model.load_state_dict(bert.state_dict(), strict=False)
-        model.lookup.keys.copy_(torch.from_numpy(keys))
-        torch.nn.init.zeros_(model.lookup.table.weight)
-        return model
-
-    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, **options) -> Any:
-        """As of BERT, plus the rows."""
-        output = super().forward(input_ids, position_ids=position_ids, **options)
-        rows = self.lookup.sums(input_ids, tokens_before(input_ids, position_ids))
-        output.last_hidden_state = output.last_hidden_state + rows
-        return output
-
-
-for config, model in ((LookupConfig, LookupModel), (BertLookupConfig, BertLookupModel)):
-    AutoConfig.register(config.model_type, config)
-    AutoModel.register(config, model)
+AutoConfig.register(LookupConfig.model_type, LookupConfig)
+AutoModel.register(LookupConfig, LookupModel)
 
 
 def int8_state(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -228,70 +151,10 @@ def int8_state(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return weights | {"table.weight": (weights["table.weight"] / step).round().to(torch.int8), "scale": step}
 
 
-def character_tokenizer(characters: Iterable[str], forms: Mapping[str, str] | None = None) -> PreTrainedTokenizerFast:
-    """A tokenizer with one token per character, whose rules all lie in tokenizer.json.
-
-    Letters are lowered, full-width letters and digits become ASCII, and `IGNORED` characters are left out; punctuation
-    stays as it is, full-width or not. A character outside the vocabulary becomes the bytes of its UTF-8 form, so that
-    two such characters differ.
-
-    Args:
-        characters: the vocabulary, as the normaliser leaves it; repetitions count once.
-        forms: Chinese characters that are read as others, e.g. traditional ones.
-    """
-    tokens = [*SPECIAL.values(), *BYTES, *dict.fromkeys(characters)]
-    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
-    backend = Tokenizer(models.BPE(vocabulary, [], unk_token=SPECIAL["unk_token"], byte_fallback=True))
-    narrow = {chr(ord(form) + FULL_WIDTH): form for form in ascii_lowercase + digits}
-    mapped = normalizers.Precompiled(charsmap(narrow | dict(forms or {})))
-    ignored = normalizers.Replace(Regex(IGNORED), "")
-    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), ignored, mapped])
-    first, last = SPECIAL["cls_token"], SPECIAL["sep_token"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B:1 {last}:1",
-        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
-    )
-    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=512, **SPECIAL)
-
-
-def charsmap(forms: Mapping[str, str]) -> bytes:
-    """A map of characters in the form of SentencePiece, of which tokenizer.json needs a single pass over a text.
-
-    A double array of 32-bit units, its size in bytes first: the child of a node by a byte is at the node's base XOR the
-    byte, where the unit's label is that byte; a key that ends at a node has the place of its target at the base itself.
-    The targets follow, each ended by a zero.
-    """
-    text = b""
-    root: dict[int, Any] = {}
-    for source, target in sorted(forms.items()):
-        node = root
-        for byte in source.encode():
-            node = node.setdefault(byte, {})
-        node[0] = len(text)
-        text += target.encode() + b"\0"
-    units, bases, places = {0: 0}, set(), [(root, 0)]
-    lowest = 1
-    for node, place in places:  # which grows
-        while lowest in units:
-            lowest += 1
-        free = (base for base in count(max(1, lowest - 255)) if base not in bases)
-        base = next(base for base in free if not any(base ^ label in units for label in node))
-        bases.add(base)
-        units |= {base ^ label: label for label in node}
-        units[place] |= (place ^ base) << 10 | (0 in node) << 8
-        places += [(child, base ^ label) for label, child in node.items() if label]
-        if 0 in node:
-            units[base] = node[0] | 1 << 31
-    size = (max(units) // 256 + 1) * 256  # any byte leads to a unit
-    return struct.pack(f"<{size + 1}I", 4 * size, *(units.get(place, 0) for place in range(size))) + text
-
-
 class Characters:
     """The tokens of every character, asked of a tokenizer once each: its result for many texts, without its time.
 
-    Right for a tokenizer that reads every character by itself, as `character_tokenizer` makes them.
+    Right for a tokenizer that reads every character by itself, as that of `similar-lookup`.
     """
 
     tables: WeakKeyDictionary = WeakKeyDictionary()  # by tokenizer
