@@ -21,7 +21,6 @@ from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, R
 
 from cosent.comparing.results import Result, read_results, save_results
 from cosent.data.manifest import Manifest
-from cosent.encoders import resolve
 from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.rules import DecisionRule
 from cosent.evaluation.significance import spearman
@@ -31,6 +30,7 @@ from cosent.record import CorpusRecord, Environment, RunRecord
 from cosent.seal import sha256_of_file
 from tests.support.launching import later_wins
 
+VOCABULARY = Path(__file__).parent / "support" / "vocabulary"
 SENTENCES = [
     "我喜欢北京",
     "我不喜欢北京",
@@ -57,13 +57,13 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    """The tokenizer of `mini`."""
-    return AutoTokenizer.from_pretrained(resolve("mini"))
+    """That of `mini` in November 2026: with another vocabulary, every random model would be another one."""
+    return AutoTokenizer.from_pretrained(VOCABULARY)
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tokenizer, tmp_path_factory) -> Path:
-    """A folder with a BERT of 2 layers, 32 wide, over the vocabulary of `mini`."""
+    """A folder with a BERT of 2 layers, 32 wide, over this vocabulary."""
     folder = tmp_path_factory.mktemp("tiny")
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     config = BertConfig(vocab_size=len(tokenizer), **sizes)

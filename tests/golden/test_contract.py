@@ -76,7 +76,7 @@ def one_thread():
 
 
 def tokenizer(**settings):
-    return AutoTokenizer.from_pretrained(ENCODERS / "mini", **settings)
+    return AutoTokenizer.from_pretrained(ROOT / "tests/support/vocabulary", **settings)
 
 
 def write(folder: Path, name: str, value) -> None:

@@ -18,8 +18,7 @@ from transformers import (
 )
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from cosent.encoders import resolve
-
+VOCABULARY = Path(__file__).parent / "vocabulary"
 LINES = ["我喜欢北京", "我不喜欢北京", "今天天气很好，今天天气不好", "推荐一辆红车", "怎么还款，如何还款", "红色的苹果"]
 END, TURN = "<|endoftext|>", "<|im_end|>"
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -59,7 +58,7 @@ def qwen3_embedding(folder: Path) -> str:
 
 def bge_zh(folder: Path) -> str:
     """As BAAI/bge-base-zh-v1.5: a BERT with its pooler, pooled by [CLS] and normalised."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"))
+    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
     save(BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)), folder)
     tokenizer.model_max_length = 512
     tokenizer.save_pretrained(folder)
@@ -72,7 +71,7 @@ def bge_zh(folder: Path) -> str:
 
 def bge_reranker(folder: Path) -> str:
     """As BAAI/bge-reranker-v2-m3: an XLM-RoBERTa with one logit."""
-    tokenizer = AutoTokenizer.from_pretrained(resolve("mini"), model_input_names=["input_ids", "attention_mask"])
+    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY, model_input_names=["input_ids", "attention_mask"])
     sizes = SIZES | {"max_position_embeddings": 130, "type_vocab_size": 1, "classifier_dropout": 0.0}
     config = XLMRobertaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **sizes)
     save(XLMRobertaForSequenceClassification(config), folder, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})
