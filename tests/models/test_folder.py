@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel
 
+import cosent.models.lookup  # noqa: F401, registers its type, as other programs must
 from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
