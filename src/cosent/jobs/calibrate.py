@@ -34,38 +34,33 @@ class CalibrateArguments(DataFolder, PromptArguments, ModelSource):
 def main(args: CalibrateArguments) -> None:
     folder = checked_folder(args)  # before imports that take seconds
     with locked(folder):
-        write(args, folder)
+        from cosent.data.corpus import load_corpus
+        from cosent.models.decision import write_rules
+        from cosent.record import read_record
+        from cosent.training.card import write_card
 
-
-def write(args: CalibrateArguments, folder: Path) -> None:
-    """Finds the rules, and writes them into the folder."""
-    from cosent.data.corpus import load_corpus
-    from cosent.models.decision import write_rules
-    from cosent.record import read_record
-    from cosent.training.card import write_card
-
-    corpora = [load_corpus(name, args.data_dir) for name in args.corpus]
-    for corpus in corpora:
-        if corpus.manifest.label_kind != "binary":
-            raise InputError(f"{corpus.folder} has {corpus.manifest.label_kind} labels: rules need 0 and 1.")
-    model = open_model(args)
-    rules = found(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
-    if args.output is None:
-        with writing(folder), held_signals():  # between the two, the folder is refused
-            write_rules(folder, rules)
-            seal(folder, model_files(folder))
-    else:
-        with writing(folder), complete_folder(folder) as partial:
-            model.save_pretrained(partial)
-            write_rules(partial, rules)
-            if (record := read_record(args.model)) is None:
-                seal(partial, model_files(partial))
-            else:  # of the same weights, with their terms
-                write_card(partial, record, folder.name)
-                record.save(partial)
-    for name, rule in rules.items():
-        print(described(name, rule, model), file=sys.stderr)
-    print(json.dumps({"output": str(folder), "corpora": list(rules)}, ensure_ascii=False))
+        corpora = [load_corpus(name, args.data_dir) for name in args.corpus]
+        for corpus in corpora:
+            if corpus.manifest.label_kind != "binary":
+                raise InputError(f"{corpus.folder} has {corpus.manifest.label_kind} labels: rules need 0 and 1.")
+        model = open_model(args)
+        rules = found(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
+        if args.output is None:
+            with writing(folder), held_signals():  # between the two, the folder is refused
+                write_rules(folder, rules)
+                seal(folder, model_files(folder))
+        else:
+            with writing(folder), complete_folder(folder) as partial:
+                model.save_pretrained(partial)
+                write_rules(partial, rules)
+                if (record := read_record(args.model)) is None:
+                    seal(partial, model_files(partial))
+                else:  # of the same weights, with their terms
+                    write_card(partial, record, folder.name)
+                    record.save(partial)
+        for name, rule in rules.items():
+            print(described(name, rule, model), file=sys.stderr)
+        print(json.dumps({"output": str(folder), "corpora": list(rules)}, ensure_ascii=False))
 
 
 def checked_folder(args: CalibrateArguments) -> Path:

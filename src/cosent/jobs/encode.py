@@ -39,46 +39,41 @@ def main(args: EncodeArguments) -> None:
 
     check_arguments(args)
     with locked_by_main(args.output):
-        encode(args)
+        from tqdm.auto import tqdm
 
+        from cosent.compute.devices import choose_device
+        from cosent.compute.distributed import rank, wait_for_everyone
+        from cosent.data.pairs import warn_truncated
+        from cosent.search.vectors import encode_file, load_with_settings
 
-def encode(args: EncodeArguments) -> None:
-    """Writes the vectors."""
-    from tqdm.auto import tqdm
-
-    from cosent.compute.devices import choose_device
-    from cosent.compute.distributed import rank, wait_for_everyone
-    from cosent.data.pairs import warn_truncated
-    from cosent.search.vectors import encode_file, load_with_settings
-
-    start, output = time.time(), Path(args.output)
-    device = choose_device(args.device, args.int8)
-    args.refuse_existing()
-    wait_for_everyone()  # else a late process finds the output of an early one
-    encoder, settings = load_with_settings(
-        args.model,
-        device,
-        *args.single(),
-        args.dtype,
-        args.int8,
-        args.long_texts,
-        args.truncate_dim,
-        normalize=args.normalize,
-        text_column=args.text_column,
-    )
-    warn_of_other_prompts(args.model, settings.prefix)
-    with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
-        rows, truncated = encode_file(encoder, Path(args.text), output, settings, progress.reset, progress.update)
-    if rank() > 0:
-        return
-    seconds = time.time() - start
-    warn_truncated(truncated, rows, "sentences", encoder.max_length)
-    result = {"output": args.output, "rows": rows, "dim": settings.dim, "truncated": truncated}
-    result |= {"prompt": settings.prefix, "seconds": round(seconds, 3)}
-    print(json.dumps(result | {"sentences_per_second": round(rows / seconds, 1)}))
-    if args.normalize:
-        words = shlex.join(["cosent", "search", "--model", args.model, "--index", args.output])
-        print(f"next: {words} --query 怎么还款", file=sys.stderr)
+        start, output = time.time(), Path(args.output)
+        device = choose_device(args.device, args.int8)
+        args.refuse_existing()
+        wait_for_everyone()  # else a late process finds the output of an early one
+        encoder, settings = load_with_settings(
+            args.model,
+            device,
+            *args.single(),
+            args.dtype,
+            args.int8,
+            args.long_texts,
+            args.truncate_dim,
+            normalize=args.normalize,
+            text_column=args.text_column,
+        )
+        warn_of_other_prompts(args.model, settings.prefix)
+        with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
+            rows, truncated = encode_file(encoder, Path(args.text), output, settings, progress.reset, progress.update)
+        if rank() > 0:
+            return
+        seconds = time.time() - start
+        warn_truncated(truncated, rows, "sentences", encoder.max_length)
+        result = {"output": args.output, "rows": rows, "dim": settings.dim, "truncated": truncated}
+        result |= {"prompt": settings.prefix, "seconds": round(seconds, 3)}
+        print(json.dumps(result | {"sentences_per_second": round(rows / seconds, 1)}))
+        if args.normalize:
+            words = shlex.join(["cosent", "search", "--model", args.model, "--index", args.output])
+            print(f"next: {words} --query 怎么还款", file=sys.stderr)
 
 
 def check_arguments(args: EncodeArguments) -> None:

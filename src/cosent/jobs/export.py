@@ -56,71 +56,68 @@ class ExportArguments(OutputFolder, CorpusSource):
 
 def main(args: ExportArguments) -> None:
     with locked(args.output):
-        export(args)
+        output, rounded = args.new_folder(), "int8" if args.int8 else "bf16" if args.bf16 else None
+        if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
+            raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
+        if args.bf16 and args.format != "openvino":
+            raise InputError("--bf16 is for --format openvino: onnxruntime has no bfloat16 on a CPU.")
+        if rounded and args.corpus is None:
+            raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
+        resolve(args.model)  # before imports that take seconds
+        from cosent.data.corpus import load_corpus
+        from cosent.models import bundle
+        from cosent.models.auto import load_model
+        from cosent.models.bi_encoder import SentenceEncoder
+        from cosent.models.cross_encoder import CrossEncoder
+        from cosent.models.decision import choose_rule, decision_rules, write_rules
+        from cosent.record import terms_of
 
-
-def export(args: ExportArguments) -> None:
-    """Writes the folder of an export."""
-    output, rounded = args.new_folder(), "int8" if args.int8 else "bf16" if args.bf16 else None
-    if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
-        raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
-    if args.bf16 and args.format != "openvino":
-        raise InputError("--bf16 is for --format openvino: onnxruntime has no bfloat16 on a CPU.")
-    if rounded and args.corpus is None:
-        raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
-    resolve(args.model)  # before imports that take seconds
-    from cosent.data.corpus import load_corpus
-    from cosent.models import bundle
-    from cosent.models.auto import load_model
-    from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.cross_encoder import CrossEncoder
-    from cosent.models.decision import choose_rule, decision_rules, write_rules
-    from cosent.record import terms_of
-
-    bundle.report_nothing()
-    model = load_model(args.model)
-    if not isinstance(model, SentenceEncoder | CrossEncoder):
-        raise InputError(f"{args.model} is a {type(model).__name__}, which has no single graph. Export its members.")
-    corpus = None if args.corpus is None else load_corpus(args.corpus, args.data_dir)
-    rules = decision_rules(args.model)
-    rule = choose_rule(rules, args.corpus if args.corpus in rules else None, args.model)
-    prompts = model.prompts.sides()
-    if rule is not None and rule.prompts != prompts:
-        rule = None
-    read = bundle.Lookup if args.format == "numpy" else bundle.Bundle
-    with complete_folder(args.output) as folder:
-        if args.format == "numpy":
-            own = write_lookup(model, folder, args)
-        else:
-            save_around_weights(model, folder)
-            own = {
-                "form": bundle.FORM,
-                "files": [*write_graph(model, folder, args, corpus), "tokenizer.json"],
-                "inputs": input_names(model),
-                "precision": "bf16" if args.bf16 else "f32",
-                "pad_id": model.tokenizer.pad_token_id,
-                "pad_token": model.tokenizer.pad_token,
-                "embedding_dimension": getattr(model, "embedding_dimension", None),
-                "nested": isinstance(model, SentenceEncoder) and model.nested,
+        bundle.report_nothing()
+        model = load_model(args.model)
+        if not isinstance(model, SentenceEncoder | CrossEncoder):
+            raise InputError(
+                f"{args.model} is a {type(model).__name__}, which has no single graph. Export its members."
+            )
+        corpus = None if args.corpus is None else load_corpus(args.corpus, args.data_dir)
+        rules = decision_rules(args.model)
+        rule = choose_rule(rules, args.corpus if args.corpus in rules else None, args.model)
+        prompts = model.prompts.sides()
+        if rule is not None and rule.prompts != prompts:
+            rule = None
+        read = bundle.Lookup if args.format == "numpy" else bundle.Bundle
+        with complete_folder(args.output) as folder:
+            if args.format == "numpy":
+                own = write_lookup(model, folder, args)
+            else:
+                save_around_weights(model, folder)
+                own = {
+                    "form": bundle.FORM,
+                    "files": [*write_graph(model, folder, args, corpus), "tokenizer.json"],
+                    "inputs": input_names(model),
+                    "precision": "bf16" if args.bf16 else "f32",
+                    "pad_id": model.tokenizer.pad_token_id,
+                    "pad_token": model.tokenizer.pad_token,
+                    "embedding_dimension": getattr(model, "embedding_dimension", None),
+                    "nested": isinstance(model, SentenceEncoder) and model.nested,
+                }
+            settings = own | {
+                "cosent": __version__,
+                "model": args.model,
+                "tower": "cross_encoder" if reads_pairs(model) else "bi_encoder",
+                "max_length": model.max_length,
+                "prompts": prompts,
+                "terms": terms_of([args.model]),
             }
-        settings = own | {
-            "cosent": __version__,
-            "model": args.model,
-            "tower": "cross_encoder" if reads_pairs(model) else "bi_encoder",
-            "max_length": model.max_length,
-            "prompts": prompts,
-            "terms": terms_of([args.model]),
-        }
-        text = json.dumps(settings, ensure_ascii=False, indent=2)
-        Path(folder, read.file).write_text(text + "\n", encoding="utf-8")
-        write_rules(folder, {} if rule is None else {rule.corpus: rule})
-        shutil.copy(bundle.__file__, folder / "run.py")
-        seal(folder)
-        proof = prove(model, read(folder), rounded, corpus)
-    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
-    form = {"format": args.format, "int8": args.int8, "bf16": args.bf16, "mib": round(size / 2**20, 1)}
-    print(json.dumps({"output": args.output} | form | proof))
-    print(f"next: python {output / 'run.py'} 怎么还款 如何还款")
+            text = json.dumps(settings, ensure_ascii=False, indent=2)
+            Path(folder, read.file).write_text(text + "\n", encoding="utf-8")
+            write_rules(folder, {} if rule is None else {rule.corpus: rule})
+            shutil.copy(bundle.__file__, folder / "run.py")
+            seal(folder)
+            proof = prove(model, read(folder), rounded, corpus)
+        size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
+        form = {"format": args.format, "int8": args.int8, "bf16": args.bf16, "mib": round(size / 2**20, 1)}
+        print(json.dumps({"output": args.output} | form | proof))
+        print(f"next: python {output / 'run.py'} 怎么还款 如何还款")
 
 
 def reads_pairs(model) -> bool:

@@ -45,63 +45,58 @@ class MergeArguments(OutputFolder, DataFolder, Device):
 
 def main(args: MergeArguments) -> None:
     with locked(args.output):
-        write(args)
+        from cosent.compute.devices import choose_device
+        from cosent.data.corpus import load_corpus
+        from cosent.models.bi_encoder import SentenceEncoder
+        from cosent.models.decision import write_rules
+        from cosent.models.merging import common_start, shares
+        from cosent.record import CorpusRecord, RunRecord, terms_of
+        from cosent.search.precision import with_answers
+        from cosent.training.card import check_license, write_card
+        from cosent.training.job import environment, footprint
+        from cosent.training.proof import SAME_WEIGHTS, FolderProof
 
-
-def write(args: MergeArguments) -> None:
-    """Writes the merged model."""
-    from cosent.compute.devices import choose_device
-    from cosent.data.corpus import load_corpus
-    from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.decision import write_rules
-    from cosent.models.merging import common_start, shares
-    from cosent.record import CorpusRecord, RunRecord, terms_of
-    from cosent.search.precision import with_answers
-    from cosent.training.card import check_license, write_card
-    from cosent.training.job import environment, footprint
-    from cosent.training.proof import SAME_WEIGHTS, FolderProof
-
-    start, output = time.time(), args.new_folder()
-    weights = shares(args.weights, len(args.models))
-    shorter = [name for name in ("truncate_dim", "pca_dim") if getattr(args, name) is not None]
-    if len(shorter) > 1 or ("pca_dim" in shorter and not args.corpus):
-        raise InputError("--pca_dim needs the sentences of --corpus NAME, and takes the place of --truncate_dim.")
-    corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
-    terms = terms_of(args.models, [corpus.manifest for corpus in corpora if args.pca_dim is not None])
-    check_license(args.license, terms)
-    model = merged(args).to(choose_device(args.device))
-    if shorter:
-        shorten(model, args, corpora)
-    saved = {}
-    if args.dtype == "float16":
-        saved["state_dict"] = model.half().state_dict()
-        model.float()  # scored as it will be loaded
-    elif args.dtype == "int8":
-        saved["state_dict"] = rounded_rows(model)
-    evaluation = evaluate(model, corpora)
-    rules = evaluation.rules
-    if isinstance(model, SentenceEncoder):
-        rules = with_answers(rules, model, corpora)
-    record = RunRecord(
-        recipe=asdict(args) | {"model_name_or_path": common_start(args.models)},
-        environment=environment(),
-        train_seconds=0.0,
-        seconds=time.time() - start,
-        history=[],
-        footprint=footprint(model, None),
-        corpora={corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in corpora},
-        after=evaluation.metrics,
-        prompts=model.prompts.sides(),
-        terms=terms,
-    )
-    with complete_folder(args.output) as folder:
-        model.save_pretrained(folder, **saved)
-        record.proof = FolderProof(model, PAIRS, SAME_WEIGHTS).check(folder)
-        write_rules(folder, rules)
-        write_card(folder, record, output.name)
-        record.save(folder)
-    result = {"output": args.output, "weights": [round(weight, 4) for weight in weights]}
-    print(json.dumps(result | {"validation": evaluation.metrics, "seconds": round(time.time() - start, 1)}))
+        start, output = time.time(), args.new_folder()
+        weights = shares(args.weights, len(args.models))
+        shorter = [name for name in ("truncate_dim", "pca_dim") if getattr(args, name) is not None]
+        if len(shorter) > 1 or ("pca_dim" in shorter and not args.corpus):
+            raise InputError("--pca_dim needs the sentences of --corpus NAME, and takes the place of --truncate_dim.")
+        corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
+        terms = terms_of(args.models, [corpus.manifest for corpus in corpora if args.pca_dim is not None])
+        check_license(args.license, terms)
+        model = merged(args).to(choose_device(args.device))
+        if shorter:
+            shorten(model, args, corpora)
+        saved = {}
+        if args.dtype == "float16":
+            saved["state_dict"] = model.half().state_dict()
+            model.float()  # scored as it will be loaded
+        elif args.dtype == "int8":
+            saved["state_dict"] = rounded_rows(model)
+        evaluation = evaluate(model, corpora)
+        rules = evaluation.rules
+        if isinstance(model, SentenceEncoder):
+            rules = with_answers(rules, model, corpora)
+        record = RunRecord(
+            recipe=asdict(args) | {"model_name_or_path": common_start(args.models)},
+            environment=environment(),
+            train_seconds=0.0,
+            seconds=time.time() - start,
+            history=[],
+            footprint=footprint(model, None),
+            corpora={corpus.manifest.name: CorpusRecord.of(corpus.folder) for corpus in corpora},
+            after=evaluation.metrics,
+            prompts=model.prompts.sides(),
+            terms=terms,
+        )
+        with complete_folder(args.output) as folder:
+            model.save_pretrained(folder, **saved)
+            record.proof = FolderProof(model, PAIRS, SAME_WEIGHTS).check(folder)
+            write_rules(folder, rules)
+            write_card(folder, record, output.name)
+            record.save(folder)
+        result = {"output": args.output, "weights": [round(weight, 4) for weight in weights]}
+        print(json.dumps(result | {"validation": evaluation.metrics, "seconds": round(time.time() - start, 1)}))
 
 
 def merged(args: MergeArguments):
