@@ -19,11 +19,13 @@ from cosent.evaluation.metrics import (
     auc,
     average_precision,
     correlations,
+    evaluate_scores,
     find_threshold,
     spearman_at_most,
     threshold_metrics,
     too_few,
 )
+from cosent.evaluation.rules import DecisionRule
 from cosent.evaluation.similarity import pair_cosines
 
 
@@ -201,3 +203,28 @@ def test_pearson_of_any_size(size):
     scores = np.array([0.1, 0.9, 0.4, 0.3, 0.8])
     expected = correlations(scores, labels)["pearson"]
     assert 0 < expected < 1 and correlations(size * scores, labels)["pearson"] == pytest.approx(expected)
+
+
+SCORES, LABELS = np.array([0.9, 0.8, 0.3, 0.1]), np.array([1.0, 1.0, 0.0, 0.0])
+
+
+def test_a_split_is_scored_with_what_validation_decided():
+    """Fails if a threshold is chosen on the scored pairs, or probabilities are reported without a map or its tower."""
+    rule = DecisionRule.of("faq", SCORES, LABELS)
+    assert rule.threshold == pytest.approx(0.55) and rule.calibration.pairs == 4
+    other = np.array([0.9, 0.5, 0.3, 0.1])  # a threshold of its own would be right on every pair
+    metrics = evaluate_scores(other, LABELS, rule)
+    assert metrics["accuracy"] == 0.75 and "brier" not in metrics
+    calibrated = evaluate_scores(other, LABELS, rule, "bi_encoder")
+    squares = [(0.9 - 1) ** 2, (0.5 - 1) ** 2, 0.3**2, 0.1**2]
+    assert calibrated["uncalibrated_brier"] == pytest.approx(sum(squares) / 4)
+    expected = rule.calibration.probabilities(other) - LABELS
+    assert calibrated["brier"] == pytest.approx(np.square(expected).mean())
+    without = evaluate_scores(other, LABELS, tower="bi_encoder")
+    assert without.keys() & {"accuracy", "brier"} == set() and "uncalibrated_brier" in without
+
+
+def test_validation_of_one_label_has_no_probabilities():
+    """Fails if a map is fitted where nothing is dissimilar."""
+    rule = DecisionRule.of("faq", SCORES, np.ones(4))
+    assert rule.calibration is None and rule.threshold < SCORES.min()

@@ -94,13 +94,6 @@ class TableArguments(FileArguments):
     )
 
 
-@dataclass(kw_only=True)
-class TextFiles:
-    """Sentences."""
-
-    text: list[str] | None = option(None, "Text files, a sentence per line: .txt or .jsonl, also .gz.")
-
-
 OF_FILES = ("sheet", "encoding", "text_columns")
 OF_TABLES = (*OF_FILES, "label_values")
 

@@ -175,8 +175,7 @@ def evaluate_corpus(
     """The metrics on a split, as JSON and as lines; writes `--predictions`."""
     from cosent.compute.distributed import rank
     from cosent.data.retrieval import retrieval_task
-    from cosent.evaluation.metrics import can_rank, spearman_at_most, too_few
-    from cosent.evaluation.scoring import evaluate_scores
+    from cosent.evaluation.metrics import can_rank, evaluate_scores, spearman_at_most, too_few
     from cosent.evaluation.similarity import pair_cosines
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.embedding import embed_shared, score

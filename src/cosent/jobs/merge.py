@@ -147,9 +147,8 @@ def evaluate(model, corpora):
 
     Nothing is found without a corpus, since the thresholds of members mean nothing for their mean.
     """
-    from cosent.evaluation.metrics import can_rank
+    from cosent.evaluation.metrics import can_rank, evaluate_scores
     from cosent.evaluation.rules import DecisionRule
-    from cosent.evaluation.scoring import evaluate_scores
     from cosent.training.evaluation import Evaluation
 
     evaluation = Evaluation()

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cosent.cli import REQUIRED, flags_of, option, refuse_below_1, refuse_negative
-from cosent.data.files import TextFiles
 from cosent.errors import InputError
 from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, open_model
 
@@ -30,10 +29,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class MineArguments(OutputFolder, TextFiles, CorpusSource, ModelSource):
+class MineArguments(OutputFolder, CorpusSource, ModelSource):
     """Mining options."""
 
     corpus: str = REQUIRED
+    text: list[str] | None = option(None, "Text files, a sentence per line: .txt or .jsonl, also .gz.")
     range_min: int = option(10, "Nearest neighbours of a sentence to skip.")
     range_max: int = option(100, "Nearest neighbours of a sentence to consider.")
     per_sentence: int = option(1, "Neighbours to take per sentence.")

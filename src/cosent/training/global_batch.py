@@ -23,9 +23,9 @@ from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.retrieval import retrieval_task
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
+from cosent.evaluation.metrics import evaluate_scores
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.rules import DecisionRule
-from cosent.evaluation.scoring import evaluate_scores
 from cosent.models.bi_encoder import TextModel
 from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
