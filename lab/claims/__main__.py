@@ -35,14 +35,14 @@ COMPARED = {"compared", "corpus", "expected"}
 # Of the keys of a claim, those that say how it was measured, or why not.
 KINDS = (
     *({"study", *COMPARED}, {"fusion", *COMPARED}, {"result", "one_model", *COMPARED}, {"result", *COMPARED}),
-    *({"mean_of", "beyond", *COMPARED}, {"fact"}, {"answered"}, {"needs"}, {"absent"}),
+    *({"mean_of", "beyond", *COMPARED}, {"fact"}, {"needs"}),
 )
 OPTIONAL = {
     *("theme", "claim", "source", "family", "quantity", "share", "times", "beyond", "published_corpus"),
-    *("figure", "differs", "note"),
+    *("figure", "differs", "note", "under"),
 }
 AGREES, DISAGREES, WITHIN, OPEN = "agrees", "disagrees", "within a point", "unresolved at this size"
-TEXTS = {"note", "answered", "needs", "absent"}  # with figures as queries, see lab.tables.figures
+TEXTS = {"note", "needs"}  # with figures as queries, see lab.tables.figures
 SEEDS = 3
 SIGN_SEEDS = 10  # with fewer, all seeds on one side decide nothing in a family
 POINT = 1.0  # of Spearman x100, below which a difference counts as none
@@ -60,6 +60,7 @@ def read_claims(file: Path = CLAIMS) -> list[Claim]:
     for claim in claims:
         kind = claim.keys() - OPTIONAL
         known = claim.get("expected", "equal") in ("above", "equal") and set(claim.get("mean_of", ())) <= names
+        known = known and claim.get("under") in {None, *(each["claim"] for each in claims if "under" not in each)}
         known = known and claim.get("quantity", "spearman") in QUANTITIES and claim.get("fact", "colours") in FACTS
         if not known or not any(kind == each - OPTIONAL for each in KINDS) or not {"claim", "source"} <= claim.keys():
             raise InputError(f"{file}: {claim} is not complete, or names something unknown. See the top of the file.")

@@ -13,14 +13,10 @@ from lab import RESULTS
 from lab.tables.studies import median, with_interval
 
 VERDICTS = ("agrees", "disagrees", "within a point", "unresolved at this size")
-NOT_MEASURED = {
-    "answered": "Answered by the code or by another page",
-    "needs": "Needs a GPU, data or runs",
-    "absent": "No such feature",
-}
 UNITS = {"accuracy": "accuracy", "recall_at_10": "Recall@10", "first_epoch": "validation", "epochs_to_90": "epochs"}
 HEADER = ["claim", "source's figure", "ours [95%]", "differs from the source in; notes", "verdict"]
-DETAILS = ["theme", "claim", "source", "ours", "verdict", "study", "difference", "setting", "seeds", "p", "p of sign"]
+DETAILS = ["theme", "claim", "under", "source", "ours", "verdict", "study", "difference", "setting", "seeds", "p"]
+DETAILS += ["p of sign"]
 SEEDS, PRIMARY_SEEDS = 3, 10  # with fewer, the verdict says how many there are
 RATES = RESULTS / "error_rate.json"
 CORPUS = re.compile("STS-B|ATEC|BQ|LCQMC|PAWSX")
@@ -28,18 +24,20 @@ BREAK = " // "
 
 
 def claims_table(result: dict[str, Any]) -> str:
-    rows = result["rows"]
+    rows = [row for row in result["rows"] if "under" not in row]
+    folded = [row for row in result["rows"] if "under" in row]
     themes = list(dict.fromkeys(row["theme"] for row in rows))
-    parts = [markdown_table(["theme", *VERDICTS, "not measured"], [tally(rows, theme) for theme in [*themes, None]])]
+    counts = [tally(rows, theme) for theme in [*themes, None]] + [
+        ["repeats of these, in the CSV", *tally(folded, None)[1:]]
+    ]
+    parts = [markdown_table(["theme", *VERDICTS, "to be measured"], counts)]
     primary = [row for row in rows if row.get("family") == "primary"]
     parts += ["## The primary family", error_rates(), table_of([row for row in primary if "verdict" in row])]
     for theme in themes:
         measured = [row for row in rows if row["theme"] == theme and row not in primary and "verdict" in row]
         parts += [f"## {theme}", table_of(measured)]
-    parts.append("## Not measured")
-    for key, title in NOT_MEASURED.items():
-        listed = [f"* {row['claim']} ({row['source']}): {row[key]}." for row in rows if key in row]
-        parts.append(f"{title}:\n\n" + "\n".join(listed))
+    listed = [f"* {row['claim']} ({row['source']}): {row['needs']}." for row in rows if "needs" in row]
+    parts += [f"## To be measured\n\n{chr(10).join(listed)}"] if listed else []
     return "\n\n".join(parts)
 
 
@@ -135,4 +133,4 @@ def details(row: dict[str, Any]) -> list[Cell]:
     theme = "the primary family" if row.get("family") == "primary" else row["theme"]
     p = [f"{row[key]:.2g}" if key in row else None for key in ("p", "p_of_sign")]
     about = [row.get("setting"), row.get("seeds"), *p]
-    return [theme, row["claim"], row["source"], ours(row), verdict(row), study, difference, *about]
+    return [theme, row["claim"], row.get("under"), row["source"], ours(row), verdict(row), study, difference, *about]

@@ -6,7 +6,6 @@ text, and is found whatever the line breaks.
     {losses_stsb|cosent|stsb}                   test Spearman x100 of a row of a study, mean ± standard deviation
     {losses_stsb|cosent - sbert|stsb|interval}  difference with its 95% interval, by the rules of claims
     {merged.json/rows/both ranks/values|.2%}    a value of results/merged.json; of a list, the item whose name begins so
-    {verdicts|agrees}                           how many claims have a verdict
 
 Rows of two studies are compared as `{native_mini + interactive_mini|cosent - cosent_mini|atec|interval}`.
 Further parts are a format, then another metric. `.1f` shows the mean alone, `± .1f` the deviation too, `each` every
@@ -68,8 +67,6 @@ def figure(query: str) -> str:
     """The figure that a query asks for."""
     try:
         source, *parts = query.split("|")
-        if source == "verdicts":
-            return of_verdicts(*parts)
         return of_json(source, *parts) if ".json" in source else of_study(source, *parts)
     except (IndexError, KeyError, ValueError, TypeError, statistics.StatisticsError) as error:
         raise InputError(f"lab/tables/figures.yaml: no result for {{{query}}} ({error!r}).") from error
@@ -87,12 +84,6 @@ def of_json(path: str, form: str = ".2f") -> str:
     if form == "interval":
         return with_interval(*(100 * each for each in value))
     return shown(value if isinstance(value, list) else [value], form)
-
-
-def of_verdicts(name: str) -> str:
-    """How many claims have a verdict, or any of them for `measured`, or are listed for `all`."""
-    verdicts = [row.get("verdict") for row in json.loads((RESULTS / "claims.json").read_text("utf-8"))["rows"]]
-    return str({"all": len(verdicts), "measured": len([*filter(None, verdicts)])}.get(name, verdicts.count(name)))
 
 
 def of_study(names: str, rows: str, corpus: str, form: str = "± .2f", metric: str = "spearman") -> str:

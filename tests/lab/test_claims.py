@@ -26,7 +26,7 @@ from lab.claims.measures import (
     published_rows,
     right_rows,
 )
-from lab.claims.table import table_of, write_csv
+from lab.claims.table import claims_table, table_of, write_csv
 from lab.study import study_named
 from lab.tables import pictures
 
@@ -188,6 +188,15 @@ def test_claims_that_differ_in_their_corpus_share_a_line():
     line = table_of(rows).splitlines()[-1]
     assert "A is ahead on BQ, LCQMC" in line and f"BQ: {claims.AGREES}<br>LCQMC: {claims.OPEN}" in line
     assert "+3.00 \\[+1.00, +5.00\\] accuracy<br>LCQMC: +9.00 accuracy, median +1.0" in line
+
+
+def test_a_repeat_of_a_claim_is_counted_apart():
+    """Fails if a claim that repeats another adds to the tally of its theme, or its verdict is in no tally at all."""
+    of = NAMED | {"theme": "T", "seeds": 3, "mean": 3.0, "low": 1.0, "high": 5.0}
+    rows = [of | {"claim": "A is ahead", "verdict": claims.AGREES}]
+    rows.append(of | {"claim": "A is ahead in accuracy", "verdict": claims.DISAGREES, "under": "A is ahead"})
+    page = claims_table({"rows": rows})
+    assert "| T | 1 | 0 |" in page and "| repeats of these, in the CSV | 0 | 1 |" in page and "accuracy" not in page
 
 
 def test_the_primary_family_is_judged_by_itself():
