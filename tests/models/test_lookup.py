@@ -202,6 +202,12 @@ def test_jobs(tiny_lookup, made_up, job, tmp_path):
     assert "spearman" in job("cosent.jobs.evaluate", "--model", tiny_lookup, "--corpus", made_up)[0]
 
 
+def test_a_graph_of_a_lookup(tiny_lookup, job, tmp_path):
+    """Fails if the token before another, or an entry, is found in a way that ONNX does not know."""
+    pytest.importorskip("onnxruntime")
+    job("cosent.jobs.export", "--model", tiny_lookup, "--output", tmp_path / "onnx")  # which compares the answers
+
+
 @pytest.mark.parametrize("flags", [(), ("--int8",)], ids=["float32", "int8"])
 def test_the_reader_in_numpy(tiny_lookup, made_up, job, tmp_path, flags):
     """Fails if an exported lookup needs more than numpy, or reads a character or a pair otherwise."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import nn
-from torch.nn.functional import embedding_bag, pad
+from torch.nn.functional import embedding_bag
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -112,7 +112,8 @@ class LookupModel(PreTrainedModel):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **ignored) -> Any:
         """Vectors of shape `(sentences, tokens, hidden)`; padding changes nothing on either side."""
-        before = pad(input_ids[:, :-1], (1, 0))  # 0 at the start of a sentence
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)
+        before = input_ids.roll(1, dims=1).masked_fill(places == 0, 0)
         single, paired = self.table(self.rows(input_ids, before)).unbind(dim=-2)
         if self.training and self.config.entry_dropout:
             paired = paired * (torch.rand_like(paired[..., :1]) >= self.config.entry_dropout)
