@@ -1,4 +1,4 @@
-"""Made-up questions of a shop, to try cosent on: faq.csv of labelled pairs, and faq.xlsx of questions and answers.
+"""Made-up questions of a shop, to try cosent on: shop.csv of labelled pairs, and shop.xlsx of questions and answers.
 
 python examples/make_faq.py
 
@@ -54,12 +54,12 @@ def pairs(rng: random.Random) -> list[list]:
 
 
 if __name__ == "__main__":
-    with open("faq.csv", "w", encoding="utf-8", newline="") as file:
+    with open("shop.csv", "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["sentence1", "sentence2", "label"], *pairs(random.Random(0))])
     book = Workbook()
     book.active.append(["question", "answer"])
     for product in PRODUCTS.split():
         for answer, question, *_ in QUESTIONS.values():
             book.active.append([question.format(product), f"{product}：{answer}"])
-    book.save("faq.xlsx")
-    print("faq.csv: 1,200 pairs; faq.xlsx: 480 questions with answers")
+    book.save("shop.xlsx")
+    print("shop.csv: 1,200 pairs; shop.xlsx: 480 questions with answers")

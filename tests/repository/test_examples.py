@@ -47,12 +47,12 @@ def test_make_faq(tmp_path, monkeypatch):
     """Fails if the files of the tutorial have other pairs than its numbers, or a question without answer."""
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "make_faq.py"), run_name="__main__")
-    with open("faq.csv", encoding="utf-8", newline="") as file:
+    with open("shop.csv", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == ["sentence1", "sentence2", "label"] and len(rows) == 1200
     assert rows[0] == ["手表怎么安装", "手表有人上门装吗", "1"]
     assert sum(label == "1" for *_, label in rows) == 24 * 24 - 14 + 10  # of two products 4 questions, 6 pairs; flipped
-    questions = list(load_workbook("faq.xlsx").active.iter_rows(values_only=True))
+    questions = list(load_workbook("shop.xlsx").active.iter_rows(values_only=True))
     assert len(set(questions)) == 1 + 480 and ("耳机怎么退货", "耳机：签收七天内可以退，运费由我们承担。") in questions
 
 

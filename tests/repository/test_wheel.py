@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,25 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("src", "data_scripts", "lab", "recipes", "tests", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
 SOURCES += ("LICENSE", "CHANGELOG.md", "CITATION.cff", "README.zh-CN.md", "SECURITY.md", "requirements.txt")
 SOURCES += ("requirements.lock",)
+
+TARGETS = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("repository", ["https://github.com/someone/cosent", None])
+def test_the_readme_of_pypi(repository):
+    """Fails if a link or a picture on PyPI, which shows README alone, leads nowhere, or its text is lost."""
+    text = runpy.run_path(str(ROOT / "setup.py"))["pypi_readme"](repository, "1.2.3")
+    original = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = TARGETS.findall(text)
+    assert len(targets) >= 5 and all(target.startswith("https://") for target in targets)
+    assert "Data formats" in text and text.count("\n## ") == original.count("\n## ")
+    own = [target.removeprefix(f"{repository}/") for target in targets if target.startswith(f"{repository}/")]
+    if repository:
+        assert len(targets) == len(TARGETS.findall(original)) and "raw/v1.2.3/docs/images/models.svg" in own
+        files = [target.split("/", 2)[2].partition("#")[0] for target in own if not target.startswith("actions/")]
+        assert len(files) >= 10 and all((ROOT / file).exists() for file in files)
+    else:
+        assert not own and "![bi-encoder" not in text
 
 
 @pytest.mark.slow
@@ -31,13 +52,18 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
             shutil.copytree(source, clone / name, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "results"))
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     build = "from setuptools.build_meta import build_sdist; build_sdist('..')"
-    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, stdout=subprocess.DEVNULL)
+    released = os.environ | {"GITHUB_REPOSITORY": "someone/cosent"}
+    subprocess.run([sys.executable, "-c", build], cwd=clone, env=released, check=True, stdout=subprocess.DEVNULL)
     (sdist,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert {"CITATION.cff", "data_scripts", "recipes", "src"} <= inside and not inside & {"lab", "tests", "docs"}
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, sdist], check=True)
+    making = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, sdist]
+    subprocess.run(making, env=released, check=True)
     (wheel,) = tmp_path.glob("*.whl")
+    (metadata,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
+    targets = TARGETS.findall(zipfile.ZipFile(wheel).read(metadata).decode())
+    assert len(targets) >= 10 and all(target.startswith("https://") for target in targets)
     packages = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in packages if not name.endswith(".dist-info")} == {"cosent"}, "one package, and not the lab"
     subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
