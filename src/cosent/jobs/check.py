@@ -180,26 +180,22 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
         "difference": float(rows.max()) if np.isfinite(rows).all() else None,
         "differ": int((rows > args.tolerance).sum()),
         "most": most if theirs.ndim == 1 else most[0],
-        **cosines(ours, theirs),
+        **correlations(ours, theirs),
         "equal": not causes,
         "causes": [{"name": name, "cure": cure} for name, cure in causes],
         "left": float(left.max()),
     }
 
 
-def cosines(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
-    """How far the cosines of all texts with one another differ, and how they correlate; of scores only the latter."""
-    if ours.ndim == 1:
-        return {"correlation": correlation(ours, theirs)}
-    every = np.triu_indices(len(ours), 1)
-    one, other = ((vectors @ vectors.T)[every] for vectors in (unit(ours), unit(theirs)))
-    return {"cosines": float(np.abs(one - other).max()), "correlation": correlation(one, other)}
-
-
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Pearson's; 0 if all numbers are equal."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.nan_to_num(np.corrcoef(one, other)[0, 1]))
+def correlations(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+    """Pearson's correlation of scores, or of the cosines of all texts with one another, and how far these differ."""
+    found = {}
+    if ours.ndim == 2:
+        every = np.triu_indices(len(ours), 1)
+        ours, theirs = ((vectors @ vectors.T)[every] for vectors in (unit(ours), unit(theirs)))
+        found["cosines"] = float(np.abs(ours - theirs).max())
+    with np.errstate(invalid="ignore", divide="ignore"):  # where all are equal, it counts as 0
+        return found | {"correlation": float(np.nan_to_num(np.corrcoef(ours, theirs)[0, 1]))}
 
 
 def in_words(report: dict[str, Any]) -> str:

@@ -97,7 +97,7 @@ def usual_mistakes(model, cuts: Sequence[int], width: int) -> list[tuple[str, st
 
 def recomputed(model, items: Sequence[Item]) -> Callable[..., np.ndarray]:
     """The vectors of texts, or the scores of pairs, as a function of options; without any they are the model's own."""
-    usual = {"prompt": model.prompts.text(), "room": model.max_length, "text": str, "normalizer": True, "gelu": copy}
+    own, length = model.prompts.text(), model.max_length
 
     def tokenizer(normalizer: bool, segments: bool = True):
         changed = deepcopy(model.tokenizer)
@@ -107,14 +107,19 @@ def recomputed(model, items: Sequence[Item]) -> Callable[..., np.ndarray]:
             changed.model_input_names = WITHOUT_SEGMENTS
         return changed
 
-    def scores(prompt, room, text, normalizer, gelu, segments, swapped) -> np.ndarray:
+    @cache
+    def logits(prompt=own, room=length, text=str, normalizer=True, gelu=copy, segments=True, swapped=False):
         other = gelu(model)
         other.tokenizer, other.max_length = tokenizer(normalizer, segments), room
         first, second = ([text(one) for one in side] for side in zip(*items, strict=True))
         first, second = (second, first) if swapped else (first, second)
         return score_pairs(other, first, second, 32, prefixes=(prompt, ""))[0]
 
-    def states(prompt, room, text, normalizer, gelu, special) -> tuple[list[torch.Tensor], int, int]:
+    def scores(sigmoid: bool = False, **reading) -> np.ndarray:
+        return logistic(logits(**reading)) if sigmoid else logits(**reading)
+
+    @cache
+    def states(prompt=own, room=length, text=str, normalizer=True, gelu=copy, special=right):
         changed, backbone = tokenizer(normalizer), gelu(model).backbone
         texts = [prompt + text(one) for (one,) in items]
         read = run_tokenizer(changed, texts, add_special_tokens=False, **NO_EXTRAS)["input_ids"]
@@ -126,24 +131,14 @@ def recomputed(model, items: Sequence[Item]) -> Callable[..., np.ndarray]:
                 output[place] = plain_forward(backbone, {"input_ids": row, "attention_mask": torch.ones_like(row)})[0]
         return output, len(before), len(after)
 
-    pairs = isinstance(model, CrossEncoder)
-    backbone: Callable[..., Any] = cache(scores if pairs else states)
-    if pairs:
-        usual |= {"segments": True, "swapped": False, "sigmoid": False}
-    else:
-        usual |= {"special": right, "pooling": model.pooling.mode, "modules": model.after_pooling, "width": None}
-
     @torch.inference_mode()
-    def recompute(**changes) -> np.ndarray:
-        options = usual | changes
-        output = backbone(**{name: value for name, value in options.items() if name not in FREE})
-        if pairs:
-            return logistic(output) if options["sigmoid"] else output
-        tokens, *special = output
-        pooled = torch.stack([POOLINGS[options["pooling"]](one, *special) for one in tokens])
-        return nn.Sequential(*options["modules"])(pooled)[:, : options["width"]].float().cpu().numpy()
+    def vectors(pooling: str = "", modules: Sequence[nn.Module] | None = None, width: int | None = None, **reading):
+        tokens, *special = states(**reading)
+        pooled = torch.stack([POOLINGS[pooling or model.pooling.mode](one, *special) for one in tokens])
+        after = model.after_pooling if modules is None else modules
+        return nn.Sequential(*after)(pooled)[:, :width].float().cpu().numpy()
 
-    return recompute
+    return scores if isinstance(model, CrossEncoder) else vectors
 
 
 def gelu_by_tanh(model: nn.Module) -> nn.Module:
