@@ -81,16 +81,14 @@ def test_the_ten_pairs_are_means_over_seeds():
     assert "| perplexity on LCQMC, after |  |  |  |  | 5.50 |" in text
 
 
-@pytest.mark.parametrize(
-    ("gaps", "verdict"),
-    [([1.0, 2.0, 1.5], "agrees"), ([-1.0, -2.0, -1.5], "disagrees")],
-)
+@pytest.mark.parametrize(("gaps", "verdict"), [([1.0, 2.0, 1.5], "agrees"), ([-1.0, -2.0, -1.5], "disagrees")])
 def test_a_student_has_to_be_ahead_on_every_corpus(monkeypatch, gaps, verdict):
     """Fails if the verdict on a student is not that of its seeds."""
-    rows = [{"name": f"student_sbert {c}", "values": [0.5 + gap / 100 for gap in gaps]} for c in CORPORA]
-    rows += [{"name": f"stage1 {c}", "values": [0.5]} for c in CORPORA]
+    students = [f"student_{loss} {corpus}" for loss in ("sbert", "cosent") for corpus in CORPORA]
+    rows = [{"name": name, "values": [0.5 + gap / 100 for gap in gaps]} for name in students]
+    rows += [{"name": f"stage1 {corpus}", "values": [0.5]} for corpus in CORPORA]
     monkeypatch.setattr(facts, "kept", lambda name: {"rows": rows})
     figure, found = facts.student_over_start()
-    assert found == verdict and f"{sum(gaps) / 3:+.2f} [" in figure
+    assert found == verdict and f"student of Sentence-BERT {sum(gaps) / 3:+.2f} [" in figure
     rows[0]["values"] = [0.6, 0.6, 0.61] if verdict == "disagrees" else [0.4, 0.4, 0.41]
     assert facts.student_over_start()[1] == "unresolved at this size"
