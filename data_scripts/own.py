@@ -95,11 +95,9 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
             f"texts), a cross-encoder with {flag}"
         )
     if any(source.shares.values()):
-        together = {"pair": "Equal pairs", "query": "All pairs of a query", "sentence": "Pairs with common sentences"}
-        source.warnings.append(
-            f"No published split: a share of {source.shares['validation']:g} of the different pairs was taken out for "
-            f"validation and {source.shares['test']:g} for test. {together[source.unit]} stay together."
-        )
+        together = {"pair": "equal pairs", "query": "all pairs of a query", "sentence": "pairs with common sentences"}
+        validation, test = source.shares["validation"], source.shares["test"]
+        source.words += f"; shares {validation:g} for validation, {test:g} for test, {together[source.unit]} together"
     if prepared is not None:
         source.prompt = prepared.prompt
         source.corpus = replace(source.corpus, max_length=tuple(prepared.max_length.values()))
@@ -148,7 +146,7 @@ def unlabelled(label: object) -> bool:
 
 
 def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]], list[str]]:
-    """The files of each split, and what is decided about the others."""
+    """Files of each split, and decisions about the other files."""
     if source.is_file() and not left_out:
         return {"train": [source]}, []
     if not source.is_dir():
@@ -208,7 +206,7 @@ def find_rows(path: Path, arguments) -> RawFile:
 
 
 def query_fields(files: list[RawFile]) -> tuple[bool, set[str]]:
-    """Of rows of queries: whether any has scores, and their prompts.
+    """Whether any row of queries has scores, and the prompts.
 
     Bad rows are left out here, and reported when they are read.
     """

@@ -42,7 +42,7 @@ class PrepareArguments:
 
 @dataclass
 class OwnPairsArguments(TableArguments):
-    """Pairs of your own."""
+    """Your own pairs."""
 
     label_kind: str | None = option(None, "Kind of labels; scores: any numbers, e.g. of a reranker.", OWN_LABEL_KINDS)
     label_min: float | None = option(None, "Lowest possible graded label; default: 0.")
@@ -91,6 +91,7 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     if loss is not None:
         corpus = str(output.name if output.parent == Path("data") else output)
         words = ["--corpus", corpus, *(["--loss", loss] if loss == "cosent" else [])]
+        words += [] if arguments.name in CORPORA else ["--model_name_or_path", "similar"]
         words += ["--prompt", manifest.prompt, ""] if manifest.prompt else []
         print(f"next: cosent train {shlex.join(words)}")
 

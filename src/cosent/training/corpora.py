@@ -1,6 +1,7 @@
-"""The corpora of a training job: which ones, how much of them, and the model that suits them."""
+"""Corpora of a training job, their limits, and the model to train on them."""
 
 import logging
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from cosent.cli import LAUNCHED_VARIABLE
 from cosent.compute.packed_backbone import max_tokens
 from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset, reversed_labels
 from cosent.data.files import read_texts
@@ -84,7 +86,8 @@ def defaults_of_run(given: dict[str, Any], recipe: str, reason: str) -> dict[str
     names = [Path(corpus).resolve().name for corpus in given.get("corpus", [])]
     found: dict[str, Any] = {"output_dir": f"runs/{'_'.join(names)}"} if names else {}
     if "config" not in given:
-        logger.info("recipe %s, the default for %s; --config takes another", recipe, reason)
+        if "launch" not in given or LAUNCHED_VARIABLE in os.environ:  # otherwise the launched processes print it
+            logger.info("recipe %s, the default for %s; --config takes another", recipe, reason)
         found["config"] = recipe
     return found
 
