@@ -58,7 +58,7 @@ def main(arguments: AuditArguments) -> None:
 
 
 def add_unknown_characters(splits: dict[str, dict], rows: dict, model: str) -> str:
-    """Adds to the facts of each split the share of characters that a model does not know; returns the most frequent."""
+    """Adds the share of characters unknown to a model to the facts of each split; returns the most frequent."""
     from tokenizers import Tokenizer
 
     from cosent.search.differences import unknown_characters

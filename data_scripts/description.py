@@ -1,4 +1,4 @@
-"""Describe a prepared folder: its manifest, and the manifest as text."""
+"""Description of a prepared folder: the manifest, and the manifest as text."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def dataset_of(folder: Path, split: str):
 
 
 def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
-    """The loss to begin with on the train split; None if no loss could learn from its labels."""
+    """Suitable loss for the train split; None if no loss could learn from the labels."""
     from cosent.data.corpus import labels_of
     from cosent.data.groups import sentence_groups, share_of_known_similar, similar
 
@@ -103,7 +103,7 @@ def in_pairs_of(seen, rows):
 
 
 def caveats(split: str, facts: dict, words: dict) -> list[str]:
-    """What users of the figures should know of a split."""
+    """Caveats on the figures of a split."""
     warnings = []
     if facts["published_rows"] not in (None, facts["rows"]):
         warnings.append(f"{split} has {facts['rows']:,} rows, the published corpus has {facts['published_rows']:,}.")

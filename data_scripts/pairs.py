@@ -1,4 +1,4 @@
-"""The checked pairs (sentence1, sentence2, label) that the rows of a raw file hold.
+"""Checked pairs (sentence1, sentence2, label) from the rows of a raw file.
 
     怎么还款,如何还款,1                                                                      a pair
     {"query": "怎么还款", "pos": ["如何还款"], "neg": ["怎么借款"], "pos_scores": [0.98], "neg_scores": [0.31]}

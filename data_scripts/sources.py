@@ -21,7 +21,7 @@ DEMO = Path(__file__).with_name("demo.tsv.gz")  # lines of split, sentence1, sen
 
 @dataclass
 class Source:
-    """The raw rows of one corpus, and what is done with them.
+    """Raw rows of one corpus, and the options of reading them.
 
     Args:
         files: raw files by split.

@@ -49,7 +49,7 @@ WARMUP = 0.05  # share of the steps
 
 @dataclass(kw_only=True)
 class TableArguments(OutputFolder):
-    """What a table holds, the text that decides it, and CoSENT."""
+    """Table content, source text, and CoSENT."""
 
     config: str | None = option(None, "YAML file of defaults for these flags.")
     text: list[str] = option(REQUIRED, "UTF-8 files of plain text, a line each, also .gz.")
@@ -68,7 +68,7 @@ class TableArguments(OutputFolder):
 
 @dataclass(kw_only=True)
 class LookupArguments(TableArguments):
-    """How large the table is, and its distillation."""
+    """Table size and distillation."""
 
     forms: str | None = option(None, "File of OpenCC: a character and the one it is read as, e.g. TSCharacters.txt.")
     teacher: str = option("similar", "Bi-encoder to distil from.")
@@ -216,7 +216,7 @@ class Table:
 
     @torch.no_grad()
     def read(self, texts: list[str]) -> Read:
-        """What a table reads of texts."""
+        """Row indices of texts."""
         ids, before, lengths = self.tokens(texts)
         rows = self.model.rows(torch.from_numpy(ids), torch.from_numpy(before)).numpy().astype(np.int32).ravel()
         return Read(rows, 2 * (np.cumsum(lengths) - lengths), 2 * lengths)

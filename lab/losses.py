@@ -1,4 +1,4 @@
-"""Losses of one's own: baselines, and options of CoSENT from its sources, none of which was better (lab/LOG.md).
+"""User losses: baselines, and options of CoSENT from its sources, none of which was better (lab/LOG.md).
 
 cosent train --config cosent_mini --loss lab/losses.py:margin --loss_args margin=0.2 --corpus stsb \
     --output_dir runs/margin

@@ -50,7 +50,7 @@ class TextArguments:
 
 @dataclass
 class NewEncoderArguments:
-    """The encoder to pretrain."""
+    """Encoder to pretrain."""
 
     init: str | None = option(None, "Encoder to continue from: a shipped one, a folder or a Hub id; default: random.")
     architecture: str | None = option(None, "Default: that of --init, else bert.", CONFIGS)

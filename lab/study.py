@@ -16,7 +16,7 @@ FILE = ROOT / "lab/studies.yaml"
 
 @dataclass
 class LabStudyArguments(StudyArguments):
-    """Runs of a study of the lab, and where they run."""
+    """Runs of a study of the lab, and their device."""
 
     results: str = option(str(RESULTS), "Folder for the results, a folder per study.")
 

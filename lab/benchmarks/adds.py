@@ -1,4 +1,4 @@
-"""What a transformer adds to tables of characters: scores by labels, and what the models of 1,000 labels understand.
+"""Gain of a transformer over character tables: scores by number of labels, and a probe of the models of 1,000 labels.
 
 python -m lab.benchmarks.adds --output lab/results/adds.json                     after the studies adds and adds_more
 python -m lab.benchmarks.adds --output lab/results/adds_probed.json --probe      from their models in runs/studies

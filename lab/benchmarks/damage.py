@@ -1,4 +1,4 @@
-"""Damage a file of what jobs read, in every way that a disk or a copy does, and compare with the whole file.
+"""Damage input files of jobs, as disks and copies do, and compare the outcome with that of the whole file.
 
 python -m lab.benchmarks.damage --work /tmp/damage --cases 2000 --output lab/results/damage.json
 
@@ -42,7 +42,7 @@ TEXT = (*BYTES, "digit")
 
 @dataclass(frozen=True)
 class Kind:
-    """Something that jobs read: a folder, the function that reads a copy of it in `COPY`, and its turns in a round."""
+    """An input of jobs: a folder, the function that reads a copy of it in `COPY`, and its turns in a round."""
 
     folder: Path
     read: Callable[[], Any]
@@ -215,7 +215,7 @@ def fresh(kind: Kind) -> None:
 
 
 def reference(kind: Kind) -> Any:
-    """What the whole folder answers, twice the same."""
+    """Answers of the undamaged folder, checked to be equal twice."""
     values = []
     for _ in range(2):
         fresh(kind)
@@ -229,7 +229,7 @@ def reference(kind: Kind) -> Any:
 
 
 def damage_table(result: dict) -> str:
-    """Outcomes by what was damaged."""
+    """Outcomes by damaged input."""
     rows = [[row["kind"], row["cases"], *(row[outcome] for outcome in OUTCOMES[:5])] for row in result["rows"]]
     rows.append(["all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True))])
     header = ["damaged", "cases", "refused in words", "made again", "no effect", "other numbers", "traceback"]

@@ -1,4 +1,4 @@
-"""What `cosent dedup` drops, by threshold: against single linkage, on sentences whose pairs are labelled.
+"""Precision of `cosent dedup` by threshold, against single linkage, on labelled pairs.
 
 python -m lab.benchmarks.dedup --corpora lcqmc bq --output lab/results/dedup.json
 
@@ -33,7 +33,7 @@ def linked(vectors: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def measure(encoder, corpus: Corpus, model: str) -> list[dict]:
-    """A row for each way to group and threshold: what is dropped, and what the labels say of it."""
+    """A row for each way to group and threshold: dropped sentences, and their precision by labels."""
     pool, known, _ = pool_and_relevance(corpus, "test")
     same = components(np.repeat(known.queries, np.diff(known.starts)), known.items, len(pool))
     place, rows = {sentence: row for row, sentence in enumerate(pool)}, corpus.split("test")
@@ -73,7 +73,7 @@ def grouped(vectors: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def dedup_table(result: dict) -> str:
-    """Precision of what is dropped, by corpus, way to group and threshold."""
+    """Precision of dropped sentences, by corpus, way to group and threshold."""
     header = [
         "corpus",
         "groups by",

@@ -153,7 +153,7 @@ def as_nobody(command: Callable[[], None]) -> Callable[[], None]:
 
 
 def tried(job: list[str | Path], make: Callable, place: Path, user: Callable) -> dict:
-    """How a job ended at a place, and what it left behind."""
+    """Outcome of a job at a place, and the files left behind."""
     for output in ("mined", "cache"):
         shutil.rmtree(output, ignore_errors=True)
     with make():

@@ -1,4 +1,4 @@
-"""What pairs of `cosent mine --contrasts` teach, by phenomenon, and what they cost, against training for as many steps.
+"""Gains and costs of training on `cosent mine --contrasts`, by phenomenon, against as many steps without.
 
 nice python -m lab.benchmarks.fix --seeds 1 2 3 --output lab/results/fix.json
 

@@ -98,7 +98,7 @@ class Server:
             print(kind, outcome, *(str(one)[:200] for one in of), flush=True)
 
     def judge(self, kind: str, request: Request, right=lambda answer: True, method="POST") -> None:
-        """Sends a request and notes what came of it; `right` looks at the JSON of an answer 200."""
+        """Sends a request and records the outcome; `right` checks the JSON of an answer 200."""
         try:
             status, body = request()
             answer = (
@@ -311,7 +311,7 @@ def huge(server: Server, count: int) -> None:
 
 
 def unfinished(server: Server, count: int) -> float:
-    """Connections whose request never ends; the seconds until the last one is closed, beside honest requests."""
+    """Connections with an unfinished request: seconds until the last one is closed, next to honest requests."""
     started, sockets = time.monotonic(), []
     parts = (b"", b"POST /similarity HTTP/1.1\r\nHost: x\r\n", head("/similarity", 1000) + b'{"pairs": [[')
     for number in range(count):
@@ -333,7 +333,7 @@ def unfinished(server: Server, count: int) -> float:
 
 
 def work(server: Server) -> dict[str, float]:
-    """Requests of as much work as may be asked for, and what others wait beside them."""
+    """Requests of the largest allowed work, and the waiting time of others meanwhile."""
     documents = {"query": "好" * 8000, "texts": [f"怎么还款{number}" for number in range(500)]}
     large = {"input": [f"{number}" + "好" * 9000 for number in range(220)]}
 

@@ -149,7 +149,7 @@ def growth_picture(result: dict) -> str:
 
 
 def growth_sentence(result: dict) -> str:
-    """How the picture was measured."""
+    """Conditions of the measurement in the picture."""
     commits = dict.fromkeys(shortened(row["commit"]) for row in result["rows"])
     return (
         "![Time and memory by size of the input](images/growth.svg)\n\n"

@@ -139,7 +139,7 @@ def roofline_picture(result: dict) -> str:
 
 
 def roofline_sentence(result: dict) -> str:
-    """How the picture was measured."""
+    """Conditions of the measurement in the picture."""
     return (
         "![Where the time of a training step goes](images/roofline.svg)\n\n"
         f"CoSENT on {Path(result['corpus']).name}, batches of {BATCH_SIZE}, dropout of the model; {result['device']}, "

@@ -1,4 +1,4 @@
-"""How often the verdicts on claims are wrong where nothing differs: results/error_rate.json, shown on claims.md.
+"""False positive rate of the verdicts on claims: results/error_rate.json, shown on claims.md.
 
 python -m lab.claims.error_rate        after python -m lab.claims
 

@@ -1,4 +1,4 @@
-"""Claims that no difference of two rows decides: counts, extremes and single models. Each is a figure and a verdict."""
+"""Claims about counts, extremes and single models, which no difference of two rows decides: a figure and a verdict."""
 
 import json
 import statistics
@@ -67,7 +67,7 @@ def plain_below_untrained() -> Fact:
 
 
 def hard_to_tune() -> Fact:
-    """How far the validation scores of the grid of the primary family lie apart, by corpus."""
+    """Range of validation scores in the grid of the primary family, by corpus."""
     study = study_of("primary")
     assert study is not None
     spans = {key: 100 * np.ptp(list(values.values())) for key, values in study.tried.items()}
@@ -89,7 +89,7 @@ def settings_needed() -> Fact:
 
 
 def best_of_k(values: list[float]) -> list[float]:
-    """What to expect of the best of k values taken at random, for every k."""
+    """Expected best of k values drawn at random, for every k."""
     ordered, count = sorted(values), len(values)
     return [
         sum(comb(place, k - 1) * value for place, value in enumerate(ordered)) / comb(count, k)
@@ -114,7 +114,7 @@ def graded_labels() -> Fact:
 
 
 def gain_by_pooling() -> Fact:
-    """What Sentence-BERT gains over its start, and whether by mean pooling most and always more than nothing."""
+    """Gain of Sentence-BERT over its start, and whether it is positive, and largest with mean pooling."""
     rows = {
         "mean": ("encoders", "sbert mini"),
         "[CLS]": ("sbert_settings", "sbert cls"),
@@ -156,7 +156,7 @@ def study_labels(corpus: str) -> np.ndarray:
 
 
 def collapse_share() -> Fact:
-    """Of the runs of the study of collapses those that end below their start on validation."""
+    """Share of runs in the study of collapses that end below their start on validation."""
     ends = {
         loss: [ends_below(run) for run in results_of("collapse") if run.method.split()[0] == loss] for loss in NAMES
     }
@@ -256,7 +256,7 @@ def mean_cosines() -> dict[str, list[float]]:
 
 
 def mean_cosine() -> Fact:
-    """Whether that of CoSENT lies where the source has it, below that of Sentence-BERT."""
+    """Whether the mean cosine of CoSENT is below that of Sentence-BERT, as in the source."""
     values = mean_cosines()
     (low, high), theirs = interval(values["cosent"]), statistics.mean(values["sbert"])
     text = f"CoSENT {statistics.mean(values['cosent']):.3f} [{low:.3f}, {high:.3f}], Sentence-BERT {theirs:.3f}"
@@ -318,7 +318,7 @@ def still_writes() -> Fact:
 
 
 def accumulated() -> Fact:
-    """How far the loss and the gradient of accumulated parts are from those of the batch."""
+    """Difference of loss and gradient between accumulated parts and the whole batch."""
     found = kept("exactness")["differences"]["4 x 8 accumulated"]["bi_encoder"]
     text = f"loss differs by {found['loss']:.0%}, gradient by {found['gradient']:.0%}"
     return f"{text}; what that costs is not resolved", all_or_open([found["loss"] < 0.01])

@@ -1,4 +1,4 @@
-"""What a claim compares: two rows of studies, of which quantity, and their difference with its error."""
+"""Measures of claims: a difference of two rows of studies in some quantity, with its error."""
 
 import json
 import statistics
@@ -34,7 +34,7 @@ Claim = dict[str, Any]
 
 
 def of_studies(claim: Claim, studies: tuple[Study, Study]) -> dict[str, Any] | None:
-    """Difference of the two rows of a claim, its error, seeds, setting and what the source has for it.
+    """Difference of the two rows of a claim, with error, seeds, setting and the source's figure.
 
     None without a seed of both rows.
     """
@@ -52,7 +52,7 @@ def of_studies(claim: Claim, studies: tuple[Study, Study]) -> dict[str, Any] | N
 
 
 def said(found: Difference, beyond: float = 0.0, unit: float = 100.0) -> dict[str, Any]:
-    """A difference less a number, in points."""
+    """A difference minus a number, in points."""
     mean, error = unit * found.mean - beyond, unit * found.error
     shown = Difference(mean, error, found.freedom)
     return asdict(shown) | {"low": shown.low, "high": shown.high}
@@ -297,7 +297,7 @@ def setting(runs: list[Result], other: str | None) -> str:
 
 
 def departures(claim: Claim, runs: list[Result]) -> list[str]:
-    """In what the runs differ from the source, as far as it says: five epochs, of kexue.fm 8847 from [CLS]."""
+    """Differences between runs and source, as far as stated: five epochs, for kexue.fm 8847 from [CLS]."""
     own = "review" not in claim["source"]
     of_8847, of_9341 = (own and number in claim["source"] for number in ("8847", "9341"))
     found = ["encoder"]

@@ -42,7 +42,7 @@ def claims_table(result: dict[str, Any]) -> str:
 
 
 def tally(rows: list[dict[str, Any]], theme: str | None) -> list[Cell]:
-    """How often each verdict was given in a theme, or in all."""
+    """Number of each verdict in a theme, or in all."""
     ours = [row for row in rows if theme in (None, row["theme"])]
     counts = [sum(row.get("verdict") == name for row in ours) for name in VERDICTS]
     return [theme or "all", *counts, sum("verdict" not in row for row in ours)]
@@ -119,7 +119,7 @@ CELLS = (figure, ours, remarks, verdict)
 
 
 def write_csv(rows: list[dict[str, Any]], file: Path) -> None:
-    """How every measured claim was measured."""
+    """Settings of every measured claim."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([DETAILS, *(details(row) for row in rows if "verdict" in row)])

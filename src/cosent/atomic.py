@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there, and the lock of a job on what it writes."""
+"""Atomic writes of files and folders, and locks on job outputs."""
 
 import glob
 import hashlib
@@ -75,7 +75,7 @@ def complete_folder(folder: str | Path, overwrite: bool = False) -> Iterator[Pat
 
 
 def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
-    """Renames a folder to `folder`, of which the old one is removed with `overwrite`, or is back if that fails."""
+    """Renames a folder to `folder`; with `overwrite` replaces the old one, which is restored if that fails."""
     if not (overwrite and folder.exists()):
         new.rename(folder)
         return
@@ -94,7 +94,7 @@ def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
 
 
 def restore(folder: Path) -> None:
-    """Removes what dead processes left next to a folder, which comes back if one of them was replacing it."""
+    """Removes leftovers of dead processes next to a folder, and restores it if one of them was replacing it."""
     for other in remains(folder.parent, f".{short(folder.name)}"):
         if other.suffix == ".replaced" and not folder.exists():
             logger.warning("%s is back: the job that was replacing it was killed.", folder)
@@ -105,7 +105,7 @@ def restore(folder: Path) -> None:
 
 @contextmanager
 def filled_folder(folder: str | Path, last: str, clear: Callable[[Path], None]) -> Iterator[Path]:
-    """Yields a hidden folder inside `folder`, whose content moves up when the block ends, or is removed if it raises.
+    """Yields a hidden folder inside `folder`; its content moves up when the block ends, and is removed if it raises.
 
     Then `clear` is called with the folder, and files and folders of the same names are replaced, the one named `last`
     at the end. Names and remains of processes that were killed are as of `partial_file`.
@@ -131,7 +131,7 @@ def filled_folder(folder: str | Path, last: str, clear: Callable[[Path], None]) 
 
 @contextmanager
 def locked(output: str | Path) -> Iterator[None]:
-    """Keeps other jobs on this machine from writing a file or folder; raises an `InputError` that says who does.
+    """Locks a file or folder against other jobs on this machine; raises an `InputError` that names the holder.
 
     The lock is `.<name>.lock` next to the output, held by the operating system, which ends it with the process; it is
     removed at the end. A thread may lock an output again. Where no lock can be made, a warning says so.
@@ -168,7 +168,7 @@ def this_process() -> dict[str, str]:
 
 
 def holder(file: Path) -> str:
-    """The process that holds a lock, in words."""
+    """Description of the process that holds a lock."""
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
         return "process {process} on {host} ({program}, since {since})".format(**facts)
@@ -177,7 +177,7 @@ def holder(file: Path) -> str:
 
 
 def target(path: str | Path) -> Path:
-    """The absolute path that links lead to; a link to nothing is an error."""
+    """Absolute path with links resolved; a broken link is an error."""
     place = Path(os.path.realpath(path))
     if Path(path).is_symlink() and not place.exists():
         raise InputError(f"{path} is a link to {place}, which does not exist. Make that folder, or remove the link.")
@@ -185,14 +185,14 @@ def target(path: str | Path) -> Path:
 
 
 def writable_folder(folder: str | Path) -> Path:
-    """The folder that a path leads to, made if there is none."""
+    """Folder at a path, created if missing."""
     place = target(folder)
     place.mkdir(parents=True, exist_ok=True)
     return place
 
 
 def short(name: str) -> str:
-    """A name, or the hash of a long one, that may get a suffix."""
+    """A name short enough for a suffix: a long one is replaced by its hash."""
     return name if len(os.fsencode(name)) <= LONGEST else hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
@@ -206,14 +206,14 @@ def own(folder: Path, name: str, kind: str) -> Path:
 
 
 def remains(folder: Path, name: str) -> list[Path]:
-    """The paths of `own` that processes of this machine have left behind, which are dead now."""
+    """Paths of `own` left behind by dead processes of this machine."""
     paths = folder.glob(f"{glob.escape(f'{name}.{machine()}')}-*-*.*")
     made = [(path, re.search(r"-(\d+)-[0-9a-f]{8}\.(partial|replaced)$", path.name)) for path in paths]
     return [path for path, match in made if match and not lives(int(match[1]), path)]
 
 
 def lives(process: int, path: Path) -> bool:
-    """Whether the process that made a path lives; a later one may have its number, as in a restarted container."""
+    """Whether the process that created a path is alive; its number may be reused, as in a restarted container."""
     try:
         return psutil.Process(process).create_time() <= path.stat().st_ctime + 1
     except (psutil.NoSuchProcess, FileNotFoundError):
@@ -222,7 +222,7 @@ def lives(process: int, path: Path) -> bool:
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Lets SIGINT and SIGTERM wait until the block ends; only the main thread gets them."""
+    """Delays SIGINT and SIGTERM until the block ends; only the main thread receives them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -263,7 +263,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 @contextmanager
 def signed_file(path: str | Path) -> Iterator[Path]:
-    """As `partial_file`, for formats whose readers know their end: the SHA-256 of the content is written behind it."""
+    """As `partial_file`, with the SHA-256 of the content appended, for formats whose readers ignore trailing bytes."""
     with partial_file(path) as partial:
         yield partial
         with open(partial, "rb+") as file:
@@ -271,7 +271,7 @@ def signed_file(path: str | Path) -> Iterator[Path]:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file is there as `signed_file` wrote it; a damaged one is removed, with a warning."""
+    """Whether a file exists and matches its `signed_file` hash; a damaged one is removed, with a warning."""
     if not path.is_file():
         return False
     with (

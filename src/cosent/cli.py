@@ -269,7 +269,7 @@ def parse(argv: list[str], *argument_classes: type) -> tuple:
 
 
 def fill(values: dict[str, Any], *argument_classes: type) -> tuple:
-    """One instance per class, of the values that it has fields for."""
+    """One instance per class, from the values of its fields."""
     for flag in flags_of(*argument_classes).values():
         if flag.required and flag.name not in values:
             spelling = flag.name.upper() if flag.metadata.get("positional") else f"--{flag.name}"
@@ -344,7 +344,7 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
 
 
 def declaration(cls: type, name: str) -> tuple[type, Mapping[str, Any]]:
-    """The class that describes a field, not one that only changes its default, and the description."""
+    """The class that declares a field with its help text, and the metadata; subclasses may only change the default."""
     declared = [base for base in cls.__mro__ if name in inspect.get_annotations(base)]
     described = [(base, one.metadata) for base in declared for one in fields(base) if one.name == name]
     return next((found for found in described if found[1]), described[0])
@@ -360,14 +360,14 @@ def boolean(word: str) -> bool:
 
 
 def without_commas(word: str) -> str:
-    """An item of a list, which refuses a habit of other programs."""
+    """An item of a list, without the commas of other programs."""
     if "," in word:
         raise argparse.ArgumentTypeError(f"a list is separated by spaces: {word.replace(',', ' ')}, got {word!r}")
     return word
 
 
 class Once(argparse.Action):
-    """Stores a value, and refuses a flag that is given twice, of which argparse takes the last in silence."""
+    """Stores a value, and refuses a repeated flag; argparse would silently take the last."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         if self.dest in vars(namespace):
@@ -383,7 +383,7 @@ class OneOrSeveral(Once):
 
 
 class Parser(argparse.ArgumentParser):
-    """Types the words of a command line, and those of a recipe in front of it, by the fields of dataclasses.
+    """Parser of command lines and recipes, with types from the fields of dataclasses.
 
     transformers.HfArgumentParser does so too, but importing it takes longer than light jobs need in all.
     """
@@ -445,7 +445,7 @@ class Parser(argparse.ArgumentParser):
         return found | (self.read_recipe(recipe) if recipe else {}) | given
 
     def read(self, words: list[str]) -> dict[str, Any]:
-        """The values of words, each of the type of its flag."""
+        """Parsed values, each of the type of its flag."""
         end = words.index("--") if "--" in words else len(words)  # behind `--` are sentences
         namespace, unknown = self.parse_known_args([*map(with_underscores, words[:end]), *words[end:]])
         if unknown:
@@ -456,7 +456,7 @@ class Parser(argparse.ArgumentParser):
         return vars(namespace)
 
     def meant(self, name: str, prefix: str = "") -> str:
-        """What to do instead of an unknown flag: the message of `ELSEWHERE` in a training job, or the `nearest`."""
+        """Advice on an unknown flag: the message of `ELSEWHERE` in a training job, or the `nearest` flag."""
         if name in ELSEWHERE and "learning_rate" in self.flags:
             return f" {ELSEWHERE[name]}"
         return nearest(name, self.flags, prefix)
@@ -585,7 +585,7 @@ def recipe_file(name: str, folder: str = "*") -> str:
 
 
 def nearest(name: str, known, prefix: str = "") -> str:
-    """The most similar name, as a question; the one that `name` has the initials of, as `lr`, or is a part of."""
+    """The most similar name as a question, or one with these initials (`lr`), or one that contains the word."""
     initials = [one for one in known if "".join(word[:1] for word in one.split("_")) == name]
     wider = [one for one in known if f"_{name}_" in f"_{one}_"]
     matches = sorted(initials, key=len, reverse=True) or difflib.get_close_matches(name, known, n=1) or wider
@@ -607,7 +607,7 @@ def refuse_negative(arguments, *names: str) -> None:
 
 
 def refuse_changed(arguments, names: tuple[str, ...], missing: str) -> None:
-    """Refuses flags that would do nothing, since the one that they belong to is missing."""
+    """Refuses flags that have no effect without another one, which is missing."""
     flags = flags_of(type(arguments))  # type: ignore[arg-type]  # mypy asks instances, not classes, for a hash
     for name in names:
         if getattr(arguments, name) != flags[name].default:
@@ -715,7 +715,7 @@ def cache_home() -> Path:
 
 
 def launch_command(job: str, words: list[str], strategy: str, processes: int | None = None) -> list[str]:
-    """Command line of a job in the processes of `accelerate launch`, whose number may be another than the file's."""
+    """Command line of a job under `accelerate launch`; `processes` overrides the number in the file."""
     command = [sys.executable, "-m", "cosent.compute.launcher", "--config_file", recipe_file(strategy, "accelerate")]
     command += [] if processes is None else ["--num_processes", str(processes)]
     return [*command, "-m", "cosent", job, *words]
@@ -730,7 +730,7 @@ def launch(command: list[str]) -> NoReturn:
 
 
 def check_world_size(shares_work: bool) -> None:
-    """Joins the group of the processes that were launched together."""
+    """Joins the process group of a launcher."""
     launched, met = int(os.environ.get("WORLD_SIZE", 1)), 1
     if shares_work and "WORLD_SIZE" in os.environ:
         from accelerate import PartialState

@@ -55,7 +55,7 @@ class Explained(AbstractContextManager):
     """Raises exceptions that `explanation` knows as an `InputError`; an `InputError` stays as it is."""
 
     def explanation(self, error: Exception) -> str | None:
-        """The message to users; None for an exception that is none of theirs."""
+        """Message for users; None for an exception that is not about their input."""
         raise NotImplementedError
 
     def __exit__(self, kind, error, traceback) -> None:
@@ -64,7 +64,7 @@ class Explained(AbstractContextManager):
 
 
 class reading(Explained):
-    """Raises what goes wrong while `path` is read as an `InputError`.
+    """Raises errors of reading `path` as an `InputError`.
 
     Args:
         path: a file or folder.
@@ -84,7 +84,7 @@ class reading(Explained):
 
 
 class writing(Explained):
-    """Raises an error of the system while `path` is written as an `InputError`, also where a library has wrapped it.
+    """Raises system errors of writing `path` as an `InputError`, also those wrapped by a library.
 
     Args:
         path: a file or folder.
@@ -118,7 +118,7 @@ class system_errors(Explained):
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """The error of the system that an exception is, was raised from, or tells of; None for any other exception."""
+    """The `OSError` behind an exception: itself, its cause, or named in its message; None if there is none."""
     while isinstance(error, Exception):
         if isinstance(error, OSError) and error.errno is not None:
             return error
@@ -194,12 +194,12 @@ def interrupt_again(unraisable) -> None:
 
 
 def reader_has_gone() -> bool:
-    """Whether nobody reads stdout any more; another pipe may have broken, to a worker for one."""
+    """Whether the reader of stdout is gone; the broken pipe may be another, such as that of a worker."""
     stdout = select.poll()
     stdout.register(1, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in stdout.poll(0))
 
 
 def discard_stdout() -> None:
-    """Sends what is left of stdout nowhere: flushing it at exit would fail again."""
+    """Discards the rest of stdout, which would fail again when flushed at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: `run.json`, its record, and the scores of pairs and queries; imports no torch."""
+"""Record of a run: `run.json`, and the scores of pairs and queries; imports no torch."""
 
 import json
 from collections.abc import Iterable
@@ -137,7 +137,7 @@ class Shortfall:
 
     @property
     def kind(self) -> str:
-        """What all shortfalls of this kind have in common, in words."""
+        """Kind of the shortfall, in words."""
         if self.than != BEFORE:
             unclear, what = self.paired and not self.clear, REFERENCES[self.than]
             return f"{'Not clearly' if unclear else 'No'} better than {what}{self.tiny}"

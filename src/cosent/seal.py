@@ -1,4 +1,4 @@
-"""Folders that are whole or refused: `whole.json` lists the files of a folder, each with size and SHA-256."""
+"""Integrity of folders: `whole.json` lists the files of a folder, each with size and SHA-256."""
 
 import hashlib
 import json
@@ -61,7 +61,7 @@ def sealed_files(folder: Path) -> dict[str, tuple[int, str]] | None:
 
 
 def faults(folder: Path) -> Iterator[tuple[str, str]]:
-    """The sealed files of a folder that are not as they were, each with what is wrong."""
+    """Sealed files of a folder that changed, each with its fault."""
     for name, (size, sha256) in (sealed_files(folder) or {}).items():
         path = folder / name
         if not path.is_file():
@@ -73,7 +73,7 @@ def faults(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder was sealed and is as it was then."""
+    """Whether a folder is sealed and unchanged."""
     try:
         return sealed_files(folder) is not None and not any(faults(folder))
     except InputError:
@@ -81,7 +81,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def check(folder: Path) -> None:
-    """Refuses the folder of a model that is unfinished, or is not as it was when it was sealed; others pass."""
+    """Refuses the folder of a model that is unfinished, or changed since it was sealed."""
     if (folder / UNFINISHED).exists():
         raise InputError(f"{folder} holds an unfinished run. Continue it with --resume_from_checkpoint auto.")
     for name, fault in faults(folder):
@@ -123,7 +123,7 @@ def known_hashes() -> dict[str, list]:
 
 
 def saved_hashes() -> dict[str, list]:
-    """What earlier processes knew; nothing if that cannot be read."""
+    """Hashes of earlier processes; empty if unreadable."""
     try:
         saved = json.loads(hashes_file().read_text(encoding="utf-8"))
         return {key: one for key, one in saved.items() if [type(value) for value in one] == [int, int, int, str]}

@@ -21,7 +21,7 @@ Compared = dict[tuple[str, str], tuple[Difference, int]]  # difference and numbe
 
 
 def by_seed(study: Study, corpus: str, kept: str = "scores") -> Runs:
-    """Runs whose test `scores` or `queries` of a corpus were kept, by row and seed."""
+    """Runs with stored test `scores` or `queries` of a corpus, by row and seed."""
     runs = {
         row: {run.seed: run for run in study.cell(row, corpus) if corpus in getattr(run, kept)} for row in study.rows
     }
@@ -38,7 +38,7 @@ def compare(runs: Runs, corpus: str) -> Compared:
 
 
 def compare_queries(runs: Runs, corpus: str, metric: str) -> Compared:
-    """As `compare`, of a retrieval metric whose values by query were kept."""
+    """As `compare`, for a retrieval metric with stored values by query."""
     if len(runs) < 2:
         return {}
     values = shared_queries([run for seeds in runs.values() for run in seeds.values()], corpus, metric)
@@ -46,7 +46,7 @@ def compare_queries(runs: Runs, corpus: str, metric: str) -> Compared:
 
 
 def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores of several runs on the test rows that they share, `(runs, rows)`, their labels and groups, `(rows,)`."""
+    """Scores of several runs on their common test rows, `(runs, rows)`, with labels and groups, `(rows,)`."""
     refuse_others(runs, corpus, lambda run: run.scores[corpus]["labels"].tobytes(), "rows")
     rows = runs[0].scores[corpus]
     groups = next((run.scores[corpus]["groups"] for run in runs if "groups" in run.scores[corpus]), None)
@@ -55,7 +55,7 @@ def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarr
 
 
 def shared_queries(runs: list[Result], corpus: str, metric: str) -> np.ndarray:
-    """A retrieval metric of several runs on the test queries that they share, `(runs, queries)`."""
+    """A retrieval metric of several runs on their common test queries, `(runs, queries)`."""
     refuse_others(runs, corpus, lambda run: run.queries[corpus].task, "queries, or with other --retrieval flags,")
     return np.stack([run.queries[corpus].moments["after"][metric] for run in runs]).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""Markdown of reports and tables: sections, numbers and figures. Text that somebody else wrote is escaped."""
+"""Markdown of reports and tables: sections, numbers and figures; foreign text is escaped."""
 
 import re
 import statistics

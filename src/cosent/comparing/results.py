@@ -119,7 +119,7 @@ class Result(RunRecord):
 
     @classmethod
     def from_stored(cls, raw: dict[str, Any], arrays: Arrays) -> Self:
-        """Reads what `to_json` made."""
+        """Inverse of `to_json`."""
         result = cls.from_json({key: value for key, value in raw.items() if key not in ("scores", "queries")})
         result.calibrations = {name: Calibration(**values) for name, values in raw.get("calibrations", {}).items()}
         result.validation_curve = [(epoch, value) for epoch, value in result.validation_curve]
@@ -227,7 +227,7 @@ def run_name(method: str, corpora: Iterable[str], seed: int) -> str:
 
 
 def grouped(results: Iterable[Result], name: Callable[[Result], str]) -> dict[str, list[Result]]:
-    """Results by a name of theirs, in order of appearance."""
+    """Results grouped by an attribute, in order of appearance."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(name(result), []).append(result)

@@ -74,7 +74,7 @@ ERROR_HEADER = [
 
 
 def overview(study: Study, _: Path) -> str:
-    """What was run: seeds, encoders, devices, commits, and the settings in which the methods differ."""
+    """Overview of the runs: seeds, encoders, devices, commits, and settings that differ between methods."""
     seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in study.results}))
     columns = zip(
         *(

@@ -1,4 +1,4 @@
-"""Trainings of a study in separate processes, and the upkeep of its results."""
+"""Trainings of a study in separate processes, and the update of its stored results."""
 
 import json
 import os
@@ -28,7 +28,7 @@ EARLIER = "earlier.jsonl"  # next to the results
 
 @dataclass
 class Session:
-    """Results of a study, and the training of those that are missing.
+    """Results of a study, and training of the missing ones.
 
     Args:
         folder: of the results.
@@ -44,7 +44,7 @@ class Session:
     parallel: int
 
     def train(self, runs: list[Run], waiting: Sequence[Run] = ()) -> set[str]:
-        """Trains what has no result yet, and returns the names of the runs that failed.
+        """Trains runs without a result, and returns the names of failed ones.
 
         Args:
             waiting: runs whose settings are not known yet; their earlier results stay.
@@ -85,7 +85,7 @@ class Session:
             return f"its output in {output} cannot be kept ({type(problem).__name__}: {problem})"
 
     def set_aside(self, runs: list[Run], waiting: Sequence[Run] = ()) -> None:
-        """Moves results that the study would no longer produce (other flags, methods or data) out of its report."""
+        """Moves outdated results (other flags, methods or data than the study's) out of its report."""
         current = {(run.point, run.method, run.corpus): run for run in runs}
         undecided = {(run.point, run.method, run.corpus) for run in waiting}
         of_grid, kept = any(run.point for run in runs), []
@@ -103,7 +103,7 @@ class Session:
         save_results(self.folder, self.definition, self.results)
 
     def reason_to_set_aside(self, result: Result, run: Run | None) -> str:
-        """How a result was made otherwise than the run in its place; empty if it was not."""
+        """Difference between a stored result and the run in its place; empty if there is none."""
         if run is None:
             return "with other settings"
         if anew := prepared_anew(result, run, self.data_dir):
@@ -111,7 +111,7 @@ class Session:
         return "" if result.settings == run.settings else "with other settings"
 
     def take_over(self, runs: list[Run]) -> None:
-        """Takes runs of the grid for runs of the study that have the same settings."""
+        """Reuses runs of the grid as runs of the study with the same settings."""
         there = {(r.method, r.corpus, r.seed): r.settings for r in self.results if not r.point}
         trials = [result for result in self.results if result.point]
         for run in runs:
@@ -122,7 +122,7 @@ class Session:
 
 
 def result_of(run: Run, output: Path) -> Result:
-    """What a report needs of a finished run; deletes its checkpoints."""
+    """Result of a finished run for the report; deletes the checkpoints."""
     record = read_record(output)
     if record is None:
         raise InputError(f"{output} has no record of the run")

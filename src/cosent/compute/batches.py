@@ -1,4 +1,4 @@
-"""`Batches`: what several clients ask at a time, computed in shared slices."""
+"""`Batches`: concurrent requests of several clients, computed in shared slices."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ def characters(thing: str | tuple) -> int:
 
 
 class Batches:
-    """Computes in a thread what requests wait for, all of them in turn, by slices of about `SLICE` seconds.
+    """Computes waiting requests in a thread, round robin, in slices of about `SLICE` seconds.
 
     So a small request waits for one or two slices, however large its neighbours are, and nothing is computed for a
     client that has gone. Requests that wait together are computed in one call of `compute`.
@@ -80,11 +80,11 @@ class Batches:
             self.room = min(max(rate * SLICE, self.room / 4), self.room * 4)
 
     def work(self, thing: Any) -> int:
-        """What a text or a pair costs: about as many tokens as the model reads, and a few for the rest."""
+        """Cost of a text or a pair: about the number of its tokens, and a few for the overhead."""
         return 16 + min(self.characters(thing), self.longest)
 
     def next_slice(self) -> list[tuple[Asked, list]]:
-        """What is computed next: of each request an equal share, and more where others leave room."""
+        """The next slice: an equal share of each request, and more where others leave room."""
         shares: list[tuple[Asked, list]] = []
         room, count, share = self.room, 0, self.room / max(1, len(self.waiting))
         while self.waiting and room > 0 and count < BATCH:

@@ -1,4 +1,4 @@
-"""Which device computes, and what its threads share: the locks of models and tokenizers, and forks."""
+"""Choice of device, locks of models and tokenizers between threads, and safety after forks."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def run_tokenizer(tokenizer, *texts: str | list[str], **options):
 
 @cache
 def survive_forks() -> None:
-    """Makes processes forked from now on able to compute, on one thread: those of OpenMP are not copied.
+    """Lets processes forked from now on compute, on one thread, since OpenMP threads are not copied.
 
     A fork waits for the locks: the thread that holds one is not copied either, and would never release it.
     """

@@ -76,7 +76,7 @@ def backward_in_parts(
 
 
 def product(tensors: dict[str, Tensor], gradients: dict[str, Tensor]) -> Tensor:
-    """A scalar whose gradient with respect to each tensor is the given one."""
+    """Scalar with a given gradient with respect to each tensor."""
     return torch.stack([(tensors[name] * gradient).sum() for name, gradient in gradients.items()]).sum()
 
 

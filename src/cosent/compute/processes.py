@@ -1,4 +1,4 @@
-"""Processes: none outlives the one that started it; and memory of this one."""
+"""Process control: children end with their parent; and peak memory."""
 
 import os
 import re

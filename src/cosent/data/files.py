@@ -1,4 +1,4 @@
-"""Tables of sentences: read as a stream by column names, and written; no row is skipped in silence."""
+"""Tables of sentences, read as a stream by column names, and written; no row is skipped silently."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def as_written(label: object) -> str:
 
 
 def value_of(label: object, values: Mapping[str, str] | None) -> object:
-    """What a label stands for: a word of `LABEL_WORDS` its number, anything else itself.
+    """Value of a label: the number of a word in `LABEL_WORDS`, else the label itself.
 
     Args:
         values: in place of `LABEL_WORDS`, all labels that there are; another one stands for None.
@@ -142,7 +142,7 @@ def value_of(label: object, values: Mapping[str, str] | None) -> object:
 
 
 def number_of(label: object, values: Mapping[str, str] | None = None) -> float | None:
-    """The finite number that a label is or stands for, see `value_of`; None if there is none."""
+    """A label as a finite number, see `value_of`; None if it is none."""
     try:
         number = float(value_of(label, values))  # type: ignore[arg-type]  # what it does not take is caught
     except (TypeError, ValueError):
@@ -174,7 +174,7 @@ def check_text(value: object, name: str, keep_empty: bool = False) -> str:
 
 
 def without_chats(row: dict) -> dict | RowError:
-    """A row whose chats are replaced by their texts; what is wrong with one that is more than a text."""
+    """A row with chats replaced by their texts, or the fault of a chat with more than one text."""
     try:
         if (chats := [name for name in CHATS if row.get(name) is not None]) and any(row.get(name) for name in MEDIA):
             raise RowError("text alone", f"a row with {', '.join(name for name in MEDIA if row.get(name))}")

@@ -1,4 +1,4 @@
-"""Groups of sentences that are known to be similar, and of pairs that share sentences."""
+"""Groups of sentences linked by similar labels, and of pairs that share sentences."""
 
 import datasets
 import numpy as np
@@ -45,7 +45,7 @@ def similar(labels: np.ndarray, least: float) -> np.ndarray:
 
 
 def share_of_known_similar(groups: np.ndarray) -> float:
-    """Share of all pairs of a first and a second sentence that are in one group, and are no in-batch negatives.
+    """Share of (first, second) sentence pairs within one group, which are no in-batch negatives.
 
     Args:
         groups: result of `sentence_groups`, at least one row.
@@ -55,6 +55,6 @@ def share_of_known_similar(groups: np.ndarray) -> float:
 
 
 def components(first: np.ndarray, second: np.ndarray, count: int) -> np.ndarray:
-    """Number of the group of each of `count` things, shape `(count,)`, of which pairs link `first` with `second`."""
+    """Connected components: the group of each of `count` nodes, `(count,)`, given edges `first`, `second`."""
     links = coo_array((np.ones(len(first), bool), (first, second)), shape=(count, count))
     return connected_components(links, directed=False)[1]

@@ -21,7 +21,7 @@ NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the pos
 
 @dataclass
 class Labels:
-    """What the labels of a corpus mean.
+    """Meaning of the labels of a corpus: kind and range.
 
     Args:
         name: name of the corpus, e.g. `lcqmc`.

@@ -1,4 +1,4 @@
-"""Retrieval tasks: the sentences of a split and those labelled similar to each, or one's own queries and documents."""
+"""Retrieval tasks: sentences of a split with their similar ones, or judged queries and documents."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ MOST_SPLIT_QUERIES = 20_000  # of a larger split some are drawn: the search stay
 
 @dataclass
 class RetrievalArguments:
-    """Retrieval metrics: which similar sentences a bi-encoder finds among those of a split."""
+    """Retrieval metrics on the sentences of a split."""
 
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     retrieval_from: float | None = option(
@@ -95,7 +95,7 @@ def pool_and_relevance(
 
 
 def pool_of_rows(rows, least: float, where: str) -> tuple[list[str], Relevance, np.ndarray]:
-    """The distinct sentences of pairs, and for each that is labelled similar to others, which ones.
+    """Distinct sentences of pairs, and the similar ones of each.
 
     Every sentence of a similar pair is a query for the other one. The gain of a sentence is its label: 1 of binary
     labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with itself is no pair.
@@ -132,7 +132,7 @@ def relevant_rows(query: np.ndarray, item: np.ndarray, gain: np.ndarray) -> Rele
 
 @dataclass(frozen=True)
 class Judged:
-    """Queries, documents and judgements of files: which documents each query should find.
+    """Queries, documents and relevance judgements read from files.
 
     Args:
         queries: texts of the queries with a relevant document.

@@ -51,7 +51,7 @@ def contents(tokenizer, texts: Iterable[str], limit: int) -> dict[str, Contents]
 
 
 def window(text: str, characters: int) -> str:
-    """The beginning of a text, without a number that is cut: some tokenizers group its digits from its end."""
+    """Prefix of a text that cuts no number: some tokenizers group digits from the end."""
     more = DIGITS.match(text, characters)
     return text if more is None else text[: more.end()]
 
@@ -67,7 +67,7 @@ def chunks(reads: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
 
 
 def settled(row, limit: int, end: int) -> bool:
-    """Whether the first `limit` tokens of a part of a text are those of the text, whatever follows.
+    """Whether the first `limit` tokens of a prefix are final, whatever text follows.
 
     They are, if they end before the character `end` and two words that come after them are in the part: rules that
     split words look at no more than the next one, and merges stay within a word.
@@ -100,7 +100,7 @@ def sample(found: dict[str, Contents]) -> str:
 
 
 def read_texts(tokenizer, texts: Sequence[str], max_length: int | None) -> tuple[list[list[int]], list[bool]]:
-    """What a tokenizer makes of texts with `truncation=True`: the token ids of each, and whether it was cut.
+    """Token ids of texts with `truncation=True`, and whether each was cut.
 
     Args:
         max_length: tokens, special ones included; None for all.
@@ -115,7 +115,7 @@ def read_texts(tokenizer, texts: Sequence[str], max_length: int | None) -> tuple
 
 
 def read_pairs(tokenizer, first: Sequence[str], second: Sequence[str], max_length: int) -> dict[str, list]:
-    """What a tokenizer makes of pairs with `truncation="longest_first"`, as `tokenize_joined` returns it."""
+    """Token ids of pairs with `truncation="longest_first"`, as `tokenize_joined` returns them."""
     found, left = contents(tokenizer, [*first, *second], max_length), tokenizer.truncation_side == "left"
     text = sample(found)
     encoded = run_tokenizer(tokenizer, [text], [text], return_attention_mask=False, verbose=False)

@@ -1,4 +1,4 @@
-"""Which differences of meaning a model sees: the order of shipped minimal pairs of Chinese, by phenomenon.
+"""Minimal pairs of Chinese by phenomenon: accuracy of the order of their scores.
 
 An item is a sentence, another wording of it, and the sentence with one thing changed. It is passed if the other wording
 scores higher; a tie is a failure.

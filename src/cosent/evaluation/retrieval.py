@@ -1,4 +1,4 @@
-"""Retrieval metrics: which of the sentences that belong to a query are among its nearest ones.
+"""Retrieval metrics: relevant sentences among the nearest ones of a query.
 
 `rows` (`numpy.ndarray` of shape `(queries, depth)`) are the retrieved items of each query, best first, without the
 query itself. Each metric is a value per query, so that a bootstrap can draw queries; their means are what is reported.

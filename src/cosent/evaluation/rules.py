@@ -1,4 +1,4 @@
-"""`DecisionRule`: what labelled validation pairs decide about the scores of a model.
+"""`DecisionRule`: threshold and calibration of a model, from labelled validation pairs.
 
 Four questions have four answers: whether a labelled pair is similar (`threshold`), how likely that is (`calibration`),
 whether two sentences of a file, most of which are unrelated, may be merged (`merge_threshold`), and whether a search
@@ -41,7 +41,7 @@ class AnswerRule:
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """Thresholds and map that were found on the validation split of a corpus.
+    """Thresholds and calibration from the validation split of a corpus.
 
     A pair just above the threshold may have a probability below 0.5: the threshold is where most verdicts were right on
     validation, the probability is the share of similar pairs around a score.
@@ -116,7 +116,7 @@ class DecisionRule:
 
 
 def joint_rule(rules: dict[str, DecisionRule], scored: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict:
-    """The rules with `JOINT`, that of the scores and labels of several corpora together, if there are several."""
+    """The rules, with `JOINT` for the pooled pairs of several corpora, if there are several."""
     scored = {name: both for name, both in scored.items() if name in rules}
     if len(scored) < 2:
         return rules

@@ -124,7 +124,7 @@ def _drawn(rows: int, resamples: int, seed: int, groups: np.ndarray | None) -> I
 
 
 def independent(groups: np.ndarray) -> float:
-    """How many groups of equal size vary as much as these, `(rows,)`: one large group is worth little."""
+    """Effective number of groups of `(rows,)`: one large group counts little."""
     sizes = np.bincount(groups)
     return float(sizes.sum() ** 2 / np.square(sizes).sum())
 

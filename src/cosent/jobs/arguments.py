@@ -1,4 +1,4 @@
-"""Arguments that jobs share: where a model comes from, a corpus, sentences, pairs, and where the output goes.
+"""Arguments shared by jobs: model, corpus, sentences, pairs and output.
 
 Importing this module loads no torch, so that --help answers at once.
 """
@@ -61,7 +61,7 @@ class Vectors:
 
     @property
     def shortened(self) -> str:
-        """How vectors differ from those that the model's threshold was found for; empty if they do not."""
+        """Difference to the vectors of the model's threshold (int8, fewer dimensions); empty if there is none."""
         cut = "" if self.truncate_dim is None else f"vectors cut to {self.truncate_dim} numbers"
         windows = "" if self.long_texts == "truncate" else f"--long_texts {self.long_texts}"
         return " and ".join(filter(None, (cut, windows)))
@@ -141,12 +141,12 @@ class HitLimits:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The limit that was given, by name."""
+        """The limit, by name."""
         every = {name: getattr(self, name) for name in ("min_score", "min_probability", "precision")}
         return {name: value for name, value in every.items() if value is not None}
 
     def check_limits(self) -> None:
-        """Refuses two limits, and shares that are none."""
+        """Refuses two limits at once, and shares outside 0 to 1."""
         if len(names := list(self.limits)) > 1:
             raise InputError(f"--{names[0]} and --{names[1]} both decide what is found. Give one of them.")
         for name, value in self.limits.items():

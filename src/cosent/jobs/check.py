@@ -1,4 +1,4 @@
-"""Check that other software gives the vectors or scores of a model, and name the mistake if it does not.
+"""Compare the vectors or scores of other software with a model's, and name the cause of a difference.
 
 cosent check --model runs/faq --against http://127.0.0.1:8000      endpoint of OpenAI's, TEI's or Ollama's shape
 cosent check --model runs/cross --against http://127.0.0.1:8000    /rerank of TEI's, Jina's or Cohere's
@@ -43,7 +43,7 @@ COMMON_LENGTHS = (32, 64, 128, 256, 384, 512, 1024)  # tokens; tried where the l
 
 @dataclass(kw_only=True)
 class CheckArguments(ModelSource):
-    """Where the model also is."""
+    """Other software to compare with."""
 
     against: str = option(REQUIRED, "Address, folder, bundle, graph (.onnx), or vectors (.npy) of the rows of --text.")
     text: str | None = option(None, "File of texts of your own instead of the built-in ones.")
@@ -88,7 +88,7 @@ def usual_texts(model) -> list[str]:
 
 
 def answered(ask: Callable, items: list) -> tuple[list[int], np.ndarray, Counter[str]]:
-    """The places of the items that are answered, the answers, and how often others were not, by what was said.
+    """Indices of answered items, their answers, and the number of failures by message.
 
     An answer with nan or inf is none, and `NOT_FINITE` counts it.
     """
@@ -110,7 +110,7 @@ def answered(ask: Callable, items: list) -> tuple[list[int], np.ndarray, Counter
 
 
 def lengths_read(model, ask: Callable, item: tuple[str, ...]) -> set[int]:
-    """How many tokens of a long text are read there, without our prompt and with it.
+    """Number of tokens of a long text that the other software reads, without our prompt and with it.
 
     The shortest beginning of the text that is answered as all of it has so many.
     """
@@ -142,7 +142,7 @@ def of_several(ask: Callable, items: list, alone: np.ndarray, tolerance: float) 
 
 
 def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable) -> dict[str, Any]:
-    """How far the answers differ, and why."""
+    """Differences of the answers, and their causes."""
     from cosent.compute.packed_backbone import max_tokens
     from cosent.evaluation.calibration import sigmoid
     from cosent.models.decision import choose_rule, decision_rules
@@ -188,7 +188,7 @@ def compared(model, args: CheckArguments, items: list, sent: list, ask: Callable
 
 
 def correlations(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
-    """Pearson's correlation of scores, or of the cosines of all texts with one another, and how far these differ."""
+    """Pearson's correlation of scores, or of the pairwise cosines of all texts with their largest difference."""
     found = {}
     if ours.ndim == 2:
         every = np.triu_indices(len(ours), 1)

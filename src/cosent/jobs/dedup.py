@@ -97,7 +97,7 @@ def check_arguments(index_args: IndexArguments, args: DedupArguments) -> None:
 
 
 class KeptApart:
-    """Pairs above the threshold that may not be one group: counted by reason, with the first few.
+    """Pairs above the threshold that are not merged: counts by reason, with examples.
 
     They differ in a fact, see `differences`; or the model cannot tell one of them from a third sentence, so that its
     cosine says nothing: such a sentence is merged with none but copies of itself.
@@ -124,7 +124,7 @@ class KeptApart:
         return reason is not None
 
     def report(self) -> None:
-        """Says on stderr what was kept apart."""
+        """Prints the pairs that were kept apart to stderr."""
         if self.reasons:
             counts = ", ".join(f"{count:,} by {reason}" for reason, count in self.reasons.most_common())
             examples = "; ".join(" / ".join(pair) for pair in self.examples)
@@ -188,7 +188,7 @@ def report(
     threshold: float,
     similar: float | None,
 ) -> None:
-    """Says on stderr how many groups there are, what the largest holds, and where that looks wrong.
+    """Prints number of groups and the largest one to stderr, with a warning if it looks wrong.
 
     Args:
         similar: threshold of the verdict "similar" of the model, if it has one.

@@ -71,7 +71,7 @@ class Models:
 
 
 def sentence(text: object, name: str) -> str:
-    """What somebody typed, as one line without lone surrogates, which no tokenizer takes."""
+    """Typed text as one line, without lone surrogates, which no tokenizer accepts."""
     line = " ".join(str(text or "").encode("utf-8", "replace").decode().replace("\0", " ").split())
     if is_blank(line):
         raise InputError(f"{name}：空的，请先填写。It is empty: write something.")

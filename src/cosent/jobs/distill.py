@@ -23,7 +23,7 @@ from cosent.training.student import StudentTrainer
 
 @dataclass
 class StudentArguments(EncoderArguments):
-    """The student."""
+    """Student."""
 
     model_name_or_path: str = option("mini-roformer", "A RoFormer, a student or a published RoFormer-Sim.")
     student_layers: int | None = option(None, "Keep this many of its layers, evenly spaced; default: all.")

@@ -124,7 +124,7 @@ def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments)
 
 
 def rows_of(args: EvaluateArguments) -> Corpus:
-    """The corpus that is scored: a prepared one, or a file under the name of the corpus whose threshold counts."""
+    """The corpus to score: a prepared one, or a file under the name of the corpus that sets the threshold."""
     from cosent.data.corpus import load_corpus
 
     if args.pairs is None:

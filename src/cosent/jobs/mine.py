@@ -162,7 +162,7 @@ def mine(args: MineArguments) -> None:
 
 
 def refuse_others(args: MineArguments, instead: str) -> None:
-    """Refuses flags of mining that do nothing with `--contrasts` or `--suspects`."""
+    """Refuses mining flags that have no effect with `--contrasts` or `--suspects`."""
     for name, flag in flags_of(MineArguments).items():
         if name not in INSTEAD[instead] and getattr(args, name) != flag.default:
             raise InputError(f"--{name} does nothing with --{instead}. Leave it out.")
@@ -296,7 +296,7 @@ def find_neighbours(args: MineArguments, corpus, pool, cache: Path, left_out: Co
 
 
 def drop_similar(made: dict[str, "Pairs"], cross: str, score_pairs: Callable, corpus: str, left_out: Counter) -> dict:
-    """Drops from `made` what `--cross` finds similar, most likely unlabelled similar pairs; says what it is."""
+    """Drops pairs of `made` that `--cross` scores as similar (likely false negatives); prints their number."""
     from cosent.models.decision import decision_rules, needed_rule
 
     rule = needed_rule(cross, corpus if corpus in decision_rules(cross) else None, "Name another --cross.")

@@ -1,4 +1,4 @@
-"""The losses of this project by name, and functions of one's own as losses.
+"""Losses by name, and user functions as losses.
 
 Ours raise `ValueError` for shapes that do not fit, for labels that are NaN or outside of what they document, and, if
 they are means, for an empty batch.
@@ -38,7 +38,7 @@ INPUTS = (*OUTPUTS, "labels", "groups", "progress")
 
 
 class Loss(NamedTuple):
-    """A loss, and what a run has to know of it.
+    """A loss with its requirements: inputs, towers, labels and parameters.
 
     Args:
         function: returns a scalar. Its first parameter is one of `OUTPUTS`: `scores` (pairs,), `embeddings` (pairs, 2,
@@ -99,7 +99,7 @@ LOSSES = {loss.name: loss for loss in ALL}
 
 
 def find_loss(name: str) -> Loss:
-    """The loss of a name, or of `FILE.py:FUNCTION`, a file of one's own, which is run."""
+    """The loss of a name, or of `FILE.py:FUNCTION`, which runs this file."""
     if name in LOSSES:
         return LOSSES[name]
     file, function = file_of(name)
@@ -112,7 +112,7 @@ def find_loss(name: str) -> Loss:
 
 
 def file_of(name: str) -> tuple[str, str]:
-    """File and function of the name of a loss of one's own."""
+    """File and function in the name of a user's loss."""
     file, _, function = name.rpartition(":")
     if not file.endswith(".py"):
         raise InputError(f"--loss {name}: choose {', '.join(LOSSES)}, or FILE.py:FUNCTION of your own.")
@@ -120,7 +120,7 @@ def file_of(name: str) -> tuple[str, str]:
 
 
 def own_loss(function: Callable[..., Tensor], name: str, file: str | None = None) -> Loss:
-    """A function of one's own as a loss, for both towers unless it reads embeddings."""
+    """A user function as a loss, for both towers unless it reads embeddings."""
     inputs = inputs_of(function, f"--loss {name}")
     loss = Loss(name, function, towers=TOWERS[:1] if "embeddings" in inputs else TOWERS, file=file)
     for parameter, default in loss.hyper_parameters.items():

@@ -1,4 +1,4 @@
-"""The CoSENT loss, and what all losses of this folder share: pure functions that return a scalar mean or batch loss.
+"""The CoSENT loss. All losses of this folder are pure functions that return a scalar.
 
 `scores` (`torch.Tensor` of shape `(batch,)`) are similarities, any floating dtype; `labels` (same shape) are the gold
 labels, any dtype. Half precision is computed in float32, float64 stays float64, and the result has that dtype. A NaN

@@ -81,7 +81,7 @@ class TextModel(nn.Module):
 
     @property
     def rules(self) -> str:
-        """What decides its answers besides its weights: part of the key of a cache."""
+        """Settings besides the weights that decide its answers: part of a cache key."""
         return repr(("none", self.max_length, tokenizer_rules(self.tokenizer)))
 
     @property
@@ -106,7 +106,7 @@ class TextModel(nn.Module):
         return self.max_length
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
-        """What it reads of each text: two of equal ids are one to it."""
+        """Token ids of each text, as the model reads it."""
         return read_texts(self.tokenizer, texts, self.room)[0]
 
     def prefix(self, prompt: str) -> str:

@@ -178,7 +178,7 @@ def load_seeded(
 
 
 def in_short(names: list[str]) -> str:
-    """The number of weights, and a few of their names."""
+    """Number of weights, with a few of their names."""
     return f"{len(names)} weights ({', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''})"
 
 

@@ -1,4 +1,4 @@
-"""The mean of the weights of several models, and what they must have in common."""
+"""Weight averaging of several models, and checks that they are compatible."""
 
 import logging
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def mean_of(tensors: list[torch.Tensor], parts: list[float], name: str) -> torch
 
 
 def description(model: SentenceEncoder | CrossEncoder) -> dict:
-    """What two models must have in common, by its name for messages, the plainest first."""
+    """Properties that two models must share, by their name in messages, the most obvious first."""
     backbone = model.backbone.config
     settings = {
         key: value

@@ -1,4 +1,4 @@
-"""Mistakes that other software makes with a model, made here too: which of them give its vectors or scores."""
+"""Typical mistakes in using a model, reproduced to find the cause of other vectors or scores."""
 
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
@@ -31,7 +31,7 @@ POOLINGS: dict[str, Callable] = {  # of token vectors `(tokens, hidden)`, of whi
 
 
 def right(b: list[int], ids: list[int], a: list[int], room: int) -> list[int]:
-    """What is read of a text: its ids between special ones, cut to `room` tokens in all."""
+    """Token ids of a text between the special ones, cut to `room` tokens in all."""
     return [*b, *ids[: max(0, room - len(b + a))], *a]
 
 
@@ -142,7 +142,7 @@ def recomputed(model, items: Sequence[Item]) -> Callable[..., np.ndarray]:
 
 
 def gelu_by_tanh(model: nn.Module) -> nn.Module:
-    """A copy of a model with an approximation of its activation function."""
+    """A copy of a model with the tanh approximation of GELU."""
     changed = deepcopy(model)
     for module in changed.modules():
         if isinstance(module, GELUActivation):
@@ -151,7 +151,7 @@ def gelu_by_tanh(model: nn.Module) -> nn.Module:
 
 
 def answers(model, items: Sequence[Item]) -> np.ndarray:
-    """What the model itself answers: vectors of texts, scores of pairs."""
+    """The model's own answers: vectors of texts, scores of pairs."""
     return (model.similarity if len(items[0]) == 2 else model.encode)(*map(list, zip(*items, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""What a folder of sentence-transformers has after its backbone: pooling, further modules, and settings."""
+"""Modules after the backbone in a sentence-transformers folder: pooling, further modules, and settings."""
 
 import logging
 from dataclasses import dataclass, field
@@ -144,7 +144,7 @@ class Module:
 
     @property
     def obstacle(self) -> str | None:
-        """What sentence-transformers would compute otherwise, by file and key; None if nothing."""
+        """File and key of a setting that sentence-transformers would apply differently; None if there is none."""
         if self.kind not in READ:
             return f"{MODULES}: {self.kind}"
         wrong = [key for key, value in self.config.items() if key not in READ[self.kind] and value not in DEFAULTS]

@@ -1,4 +1,4 @@
-"""Contrasts of sentences: what says the same in other words or with a slip, and what says something else."""
+"""Contrast sets: paraphrases and typos with the same meaning, and minimal changes of meaning."""
 
 import random
 import re
@@ -217,7 +217,7 @@ def direction_pattern() -> re.Pattern:
 
 
 def direction(sentence: str, rng: random.Random) -> str | None:
-    """The two places of a way exchanged."""
+    """Origin and destination exchanged."""
     match = direction_pattern().search(sentence)
     return match and replaced(sentence, match, match[3] + match[2] + match[1])
 
@@ -256,7 +256,7 @@ CHANGES_EACH = 3  # most changed pairs of a sentence; it has as many reworded on
 
 
 def training_pairs(sentences: Sequence[str], seed: int) -> dict[tuple[str, str], float]:
-    """Labelled pairs of one's own sentences: reworded, with one thing changed, and drawn at random.
+    """Labelled pairs of sentences: reworded, with one thing changed, and drawn at random.
 
     Of a changed sentence every other pair is reworded too, since a pair that differs in a single word would otherwise
     always be a changed one. Only sentences that have something to exchange are in pairs, the others in random ones.

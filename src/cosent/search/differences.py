@@ -1,4 +1,4 @@
-"""What two sentences must share to be duplicates, whatever their cosine: facts, and what the model does not read."""
+"""Reasons against a duplicate, whatever the cosine: different facts, or differences that the model does not read."""
 
 import re
 import unicodedata
@@ -66,13 +66,13 @@ def difference(first: str, second: str) -> str | None:
 
 
 def visible(text: str) -> str:
-    """What a reader sees of a text, without regard to width and case."""
+    """The visible characters of a text, without regard to width and case."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(character for character in folded if unicodedata.category(character) not in INVISIBLE)
 
 
 def as_read(model, texts: Sequence[str]) -> list[str]:
-    """What is `visible` of texts, with one character for all that a model knows as one, such as 國 and 国.
+    """`visible` of texts, with one character for all that a model reads as one, such as 國 and 国.
 
     Args:
         model: a `TextModel` or `Bundle`.

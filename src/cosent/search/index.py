@@ -1,4 +1,4 @@
-"""`Index`: sentences that can be found by their meaning.
+"""`Index`: semantic search over sentences.
 
 index = Index.load("runs/faq", ["faq.xlsx"], text_column="question")
 for hit in index.search(["还款怎么操作"], top=2, precision=0.8)[0]:      # empty: nothing found
@@ -40,7 +40,7 @@ LENGTHS = 1000  # vectors whose length is checked
 
 @dataclass(frozen=True)
 class Hit:
-    """A sentence that was found."""
+    """A search result."""
 
     row: int  # in the index, from 0
     sentence: str
@@ -53,12 +53,12 @@ class Hit:
 
     @property
     def score(self) -> float:
-        """What orders the hits: the score of the reranker, or the cosine."""
+        """Score that orders the hits: the reranker's, or the cosine."""
         return self.cosine if self.rerank is None else self.rerank
 
 
 class Index:
-    """Unit vectors of sentences, and the bi-encoder that embeds queries.
+    """Search index: unit vectors of sentences, and the bi-encoder that embeds queries.
 
     Args:
         encoder: the bi-encoder that embedded the sentences.
@@ -151,7 +151,7 @@ class Index:
         return len(self.sentences)
 
     def use_faiss(self, factory: str) -> None:
-        """Searches approximately from now on, see `approximate`."""
+        """Switches to approximate search, see `approximate`."""
         self.exact = False
         self.find = approximate(self.vectors, factory, self.faiss_folder, self.key, self.name).nearest
 

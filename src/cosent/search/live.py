@@ -1,4 +1,4 @@
-"""`LiveIndex`: an index of files that grow, for a process that lives long."""
+"""`LiveIndex`: an index of changing files, for a long-running process."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ Question = tuple[str, int, tuple[tuple[str, float], ...]]  # query, and of `Inde
 
 
 class LiveIndex:
-    """The index of files, made again when one of them changes; until the new one is there, the old one answers.
+    """Index of files, rebuilt when one of them changes; the old one answers until the new one is ready.
 
     A file that cannot be read keeps the old index, says so in the log, and is read again when it changes.
 
@@ -44,7 +44,7 @@ class LiveIndex:
         self.stopped, self.making = Event(), Lock()
 
     def states(self) -> list[tuple | None]:
-        """Of each file what changes when it is written, replaced or made readable; None if it is not there."""
+        """State of each file, which changes when it is written, replaced or made readable; None if it is missing."""
         states: list[tuple | None] = []
         for path in self.paths:
             try:
@@ -56,7 +56,7 @@ class LiveIndex:
         return states
 
     def refresh(self) -> None:
-        """Makes the index again if a file has changed."""
+        """Rebuilds the index if a file has changed."""
         with self.making:
             if (states := self.states()) == self.seen:
                 return

@@ -1,4 +1,4 @@
-"""When a search should answer nothing: a threshold on its best hit, whose precision has a lower bound."""
+"""Abstention of a search: a threshold on the best hit with a lower bound of its precision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -136,7 +136,7 @@ def together(simulated: list[SimulatedQueries]) -> SimulatedQueries:
 def with_answers(
     rules: dict[str, DecisionRule], encoder: "SentenceEncoder", corpora: Sequence[Corpus]
 ) -> dict[str, DecisionRule]:
-    """The rules of corpora with those that say when a search should answer nothing.
+    """The rules of corpora, with those for abstention.
 
     A search applies a rule only to the prompts that it was found with, so rules of other ones stay as they are.
     """

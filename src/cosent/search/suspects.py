@@ -1,4 +1,4 @@
-"""Pairs that are worth a look: labels that a model contradicts, and near neighbours without a label."""
+"""Pairs to check: labels that a model contradicts, and near neighbours without a label."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -76,5 +76,5 @@ def without_linked(pool: Pool, pairs: Pairs, similar_from: float) -> Pairs:
 
 
 def plain(label: np.float32) -> float | int:
-    """A label as one would write it: 1 and not 1.0."""
+    """A label in its shortest form: 1 and not 1.0."""
     return int(label) if label == int(label) else float(str(label))  # the shortest text of a float32

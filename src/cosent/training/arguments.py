@@ -38,7 +38,7 @@ BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that follow the vali
 
 @dataclass
 class EncoderArguments:
-    """The encoder to start from."""
+    """Starting encoder."""
 
     model_name_or_path: str = option("mini", "A shipped encoder (similar), a folder, or a Hub id.")
     pooling: str | None = option(None, f"{', '.join(CHOICES)}; default: the model's, else mean (students: linear_cls).")
@@ -105,7 +105,7 @@ class DataArguments(CorpusArguments):
 
 @dataclass
 class LossArguments:
-    """The loss and its parameters.
+    """Loss and its parameters.
 
     Parameters that a loss does not have are refused.
     """

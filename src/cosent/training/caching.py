@@ -1,4 +1,4 @@
-"""Parts of cached batches: of a fixed size, or the largest that fit into memory."""
+"""Sizes of the parts of cached batches: fixed, or the largest that fit into memory."""
 
 import logging
 from collections.abc import Callable

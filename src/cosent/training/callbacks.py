@@ -1,4 +1,4 @@
-"""Trainer callbacks: batches that taught nothing, collapse of the scores, log lines and progress."""
+"""Trainer callbacks: batches without a gradient, collapse of the scores, log lines and progress."""
 
 import logging
 import math

@@ -72,7 +72,7 @@ def check_license(wanted: str | None, terms: dict[str, str]) -> None:
 
 
 def restricting(terms: dict[str, str], free: set[str]) -> dict[str, str]:
-    """Terms that are none of `free`; a mined corpus has several, joined by `and`."""
+    """Terms outside `free`; a mined corpus has several, joined by `and`."""
     return {name: one for name, one in terms.items() if not free.issuperset(one.split(" and "))}
 
 
@@ -81,7 +81,7 @@ def listed(terms: dict[str, str]) -> str:
 
 
 def base_model(start: str) -> str | None:
-    """The shipped model or that of the Hub that a start is, or was trained from by runs of ours; None if not known."""
+    """Shipped or Hub model behind a start, also through earlier runs of cosent; None if unknown."""
     passed: list[str] = []
     while start and start not in passed:  # folders may have been written over one another
         passed.append(start)
@@ -161,7 +161,7 @@ def as_list(value: Any) -> list[str]:
 
 
 def methods(recipe: dict[str, Any]) -> list[str]:
-    """The different losses of a recipe, without the corpora that each is for."""
+    """The distinct losses of a recipe."""
     return list(dict.fromkeys(word.rpartition("=")[2] for word in as_list(recipe.get("loss"))))
 
 

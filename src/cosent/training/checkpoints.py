@@ -183,7 +183,7 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
 
 
 def best_checkpoint(resumed: str | Path) -> str | None:
-    """The best checkpoint so far of the run that a checkpoint is of, also if its folder was moved or copied."""
+    """Best checkpoint so far of a checkpoint's run, also if the folder was moved or copied."""
     with reading(Path(resumed, STATE), advice=ANOTHER):
         recorded = json.loads(Path(resumed, STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
     if recorded is None:

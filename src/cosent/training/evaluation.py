@@ -56,7 +56,7 @@ RUN_RESAMPLES = 500  # of the pairs or queries for an interval of a run
 
 @dataclass
 class Evaluation:
-    """Results of one moment, by corpus and, but for the decisions, by split.
+    """Results at one point of the training, by corpus and split; decision rules by corpus.
 
     Args:
         intervals: of Spearman and the retrieval metrics.
@@ -284,7 +284,7 @@ def paired_changes(before: Evaluation, after: Evaluation, floors: Floors) -> Cha
 
 
 def shortfalls(record: RunRecord) -> list[Shortfall]:
-    """Where Spearman is not clearly above its beginning or a floor, and where Recall@10 has fallen.
+    """Metrics that did not improve: Spearman not clearly above the start or a floor, or lower Recall@10.
 
     Without an interval of the difference, where it is not above them at all.
     """

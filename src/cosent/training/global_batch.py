@@ -192,7 +192,7 @@ class GlobalBatchTrainer(ResumableTrainer):
         return None, {name: value for name, value in outputs.items() if name not in (ignore_keys or ())}, labels
 
     def predictions_of(self, outputs: Outputs) -> Outputs:
-        """What evaluation may keep of the outputs of a model: `scores`, and a bi-encoder's `embeddings`."""
+        """Outputs of a model for evaluation: `scores`, and a bi-encoder's `embeddings`."""
         return {name: outputs[name] for name in ("scores", "embeddings") if name in outputs}
 
     def evaluation_loop(
@@ -298,7 +298,7 @@ class GlobalBatchTrainer(ResumableTrainer):
         return batches, count
 
     def pop_targets(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Takes from a batch what only the loss reads."""
+        """Pops from a batch the entries that only the loss reads."""
         return {name: inputs.pop(name) for name in self.targets if name in inputs}
 
     def training_step(self, model, inputs, num_items_in_batch=None):

@@ -1,4 +1,4 @@
-"""What the training jobs share: their start, the run itself or its plan, its record, its model card, and the Hub."""
+"""Steps shared by training jobs: start, run or plan, record, model card, and upload to the Hub."""
 
 import platform
 import shlex
@@ -60,7 +60,7 @@ class Start:
 
 @contextmanager
 def begin(args: RunArguments) -> Iterator[Start | None]:
-    """The start of a job, which has the output folder to itself; None if its run has finished already."""
+    """Start of a job, with a lock on the output folder; None if its run has finished already."""
     now = time.time()
     reads_only = isinstance(args, PairTrainingArguments) and args.dry_run
     with nullcontext() if reads_only else locked_by_main(str(args.output_dir)):
@@ -211,7 +211,7 @@ def recipe(args, *others) -> dict:
 
 @contextmanager
 def output_folder(args: PairTrainingArguments) -> Iterator[None]:
-    """The folder that Trainer creates: that of the run, or for a dry run one that is removed again."""
+    """Output folder of Trainer: that of the run, or for a dry run a temporary one."""
     if not args.dry_run:
         yield
         return

@@ -1,4 +1,4 @@
-"""Objective of a run: a loss with bound parameters, checked against the labels of its corpora."""
+"""Training objective: a loss with bound parameters, checked against the labels of the corpora."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Objective:
         return "groups" in self.inputs
 
     def value(self, outputs: dict[str, Tensor], targets: dict[str, Tensor], progress: float) -> Tensor:
-        """The loss of a batch, when the share `progress` of the training is over."""
+        """Loss of a batch after the share `progress` of the training."""
         known = outputs | targets | {"progress": progress}
         value = self.loss(**{name: known[name] for name in self.inputs})
         if not isinstance(value, Tensor) or value.ndim:

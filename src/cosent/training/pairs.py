@@ -131,7 +131,7 @@ def meanings(given: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Row
 
 
 def fits(meaning: Labels, rows: Rows) -> bool:
-    """Whether all labels are such as `meaning` says."""
+    """Whether all labels fit `meaning`."""
     values = labels_of(rows)
     within = meaning.label_min < meaning.label_max and values.min() >= meaning.label_min
     within = within and values.max() <= meaning.label_max and meaning.label_kind in LABEL_KINDS

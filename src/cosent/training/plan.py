@@ -1,4 +1,4 @@
-"""What `--dry_run` says of a training: corpora, truncation, steps, weights."""
+"""Output of `--dry_run`: corpora, truncation, steps, weights."""
 
 from collections import Counter
 from pathlib import Path

@@ -286,7 +286,7 @@ class StudentTrainer(GlobalBatchTrainer):
 
 
 def teacher_targets(teacher: TextModel, rows: Rows, prompt: list[str] | None) -> TeacherVectors | np.ndarray:
-    """What the teacher says of each pair, through the cache on disk: vectors, or of a cross-encoder a score."""
+    """Targets of a teacher, through the cache on disk: vectors, or a cross-encoder's score of each pair."""
     sides = rows["sentence1"][:], rows["sentence2"][:]
     if isinstance(teacher, SentenceEncoder):
         return TeacherVectors(*teacher_vectors(teacher, *sides, prompt=prompt))

@@ -130,7 +130,7 @@ class PairTrainer(GlobalBatchTrainer):
         self.watch()
 
     def watch(self) -> None:
-        """Adds the callbacks that report batches that teach nothing, and a collapse of the scores."""
+        """Adds the callbacks that report batches without a gradient, and a collapse of the scores."""
         args = self.args
         self.dead_batches = DeadBatchReport()
         if any(objective.compares_pairs for objective in self.objectives.values()):
@@ -175,7 +175,7 @@ class PairTrainer(GlobalBatchTrainer):
         return self.objective_of(targets).compares_pairs
 
     def read(self, outputs: Outputs, targets: dict[str, Tensor]) -> Outputs:
-        """What any of the losses reads: every weight then has a gradient in every batch, which DDP waits for."""
+        """Outputs that any of the losses reads: every weight then has a gradient in every batch, as DDP requires."""
         return {name: outputs[name] for objective in self.objectives.values() for name in objective.outputs}
 
     def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
@@ -236,7 +236,7 @@ def check_logits(encoder: TextModel, objectives: Mapping[str, Objective]) -> Non
 
 
 def takes(loss: losses.Loss, option: str, tower: str) -> bool:
-    """Whether a loss has this parameter, or the head that it is of."""
+    """Whether a loss, or its head, has this parameter."""
     has_head = tower == "bi_encoder" and "logits" in loss.inputs
     return option in loss.hyper_parameters or (has_head and option in ("features", "sbert_classes"))
 
