@@ -60,10 +60,7 @@ JOBS = {
     "audit": Job("look for duplicates and leaks in a prepared corpus", package="cosent.data_scripts"),
     "train": Job("fine-tune an encoder on labelled pairs", shares_work=True, recipes=True),
     "distill": Job("train a small student that embeds and generates sentences", shares_work=True, recipes=True),
-    "evaluate": Job(
-        "score a model on a corpus, a labelled file, a search task or minimal pairs",
-        shares_work=True,
-    ),
+    "evaluate": Job("score a model on a corpus, a labelled file, a search task or minimal pairs", shares_work=True),
     "calibrate": Job("find the threshold and probabilities of a model on labelled pairs"),
     "study": Job("compare recipes over corpora and seeds"),
     "report": Job("draw the tables and figures of a study"),
@@ -201,7 +198,6 @@ def main() -> None:
                 raise InputError(f"There is no job {job!r}.{nearest(job, JOBS)} `cosent --help` lists them.")
             configure_logging()
             cache_home()  # before libraries are imported
-        quiet_bars()
         let_waiting_threads_sleep()
         del sys.argv[1]
         module, described = import_module(module_of(job)), JOBS[job]
@@ -240,9 +236,8 @@ def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dic
         short = name.rpartition(".")[2]
         program = f"cosent {short}" if short in JOBS and name == module_of(short) else f"python -m {name}"
         all_flags = "--help_all" in map(with_underscores, sys.argv)
-        parser = Parser(
-            *argument_classes, program=program, description=module.__doc__, launches=shares_work, all_flags=all_flags
-        )
+        parser = Parser(*argument_classes, program=program, launches=shares_work, all_flags=all_flags)
+        parser.description = module.__doc__
         values = parser.values(sys.argv[1:], defaults)
         strategy, processes = values.pop("launch", None), values.pop("processes", None)
         if strategy is not None and os.environ.pop(LAUNCHED_VARIABLE, None) is None:
@@ -253,10 +248,8 @@ def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dic
             status = job(*arguments)
         except KeyboardInterrupt:
             if "resume_from_checkpoint" in parser.flags:
-                print(
-                    "\nThe same command with --resume_from_checkpoint auto continues from the last checkpoint.",
-                    file=sys.stderr,
-                )
+                advice = "The same command with --resume_from_checkpoint auto continues from the last checkpoint."
+                print(f"\n{advice}", file=sys.stderr)
             raise
     if status:
         sys.exit(status)
@@ -334,20 +327,15 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
             kind = kind if kind in (bool, int, float) else str
             made = one.default_factory() if one.default_factory is not MISSING else one.default
             default, required = (None, True) if made is REQUIRED else (made, False)
-            owner, metadata = declaration(cls, one.name)
+            declared = [base for base in cls.__mro__ if one.name in inspect.get_annotations(base)]
+            described = [(base, same.metadata) for base in declared for same in fields(base) if same.name == one.name]
+            owner, metadata = next((pair for pair in described if pair[1]), described[0])  # else only a new default
             library = owner.__module__.startswith("transformers.")
             if library and one.name in ELSEWHERE:
                 continue
             values = (kind, is_list, may_be_list, optional, required, default, metadata, owner, library)
             found[one.name] = Flag(one.name, *values)
     return found
-
-
-def declaration(cls: type, name: str) -> tuple[type, Mapping[str, Any]]:
-    """The class that declares a field with its help text, and the metadata; subclasses may only change the default."""
-    declared = [base for base in cls.__mro__ if name in inspect.get_annotations(base)]
-    described = [(base, one.metadata) for base in declared for one in fields(base) if one.name == name]
-    return next((found for found in described if found[1]), described[0])
 
 
 def boolean(word: str) -> bool:
@@ -375,37 +363,19 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, self.const if self.nargs == 0 else values)
 
 
-class OneOrSeveral(Once):
-    """Stores one value as it is, and several as a list."""
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        super().__call__(parser, namespace, values[0] if len(values) == 1 else values, option_string)
-
-
 class Parser(argparse.ArgumentParser):
     """Parser of command lines and recipes, with types from the fields of dataclasses.
 
     transformers.HfArgumentParser does so too, but importing it takes longer than light jobs need in all.
     """
 
-    def __init__(
-        self,
-        *argument_classes: type,
-        program: str = "",
-        description: str | None = None,
-        launches: bool = False,
-        all_flags: bool = False,
-    ):
+    def __init__(self, *argument_classes: type, program: str = "", launches: bool = False, all_flags: bool = False):
         self.flags = flags_of(*argument_classes)
-        names = "".join(
-            f" {f.name.upper()}{' ...' if f.is_list else ''}"
-            for f in self.flags.values()
-            if f.metadata.get("positional")
-        )
+        positional = (flag for flag in self.flags.values() if flag.metadata.get("positional"))
+        names = "".join(f" {flag.name.upper()}{' ...' if flag.is_list else ''}" for flag in positional)
         super().__init__(
             prog=program,
             usage=f"{program}{' [--config RECIPE]' if 'config' in self.flags else ''} [--flag value ...]{names}",
-            description=description,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,
@@ -417,8 +387,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--launch", metavar="STRATEGY", help=strategy)
             self.add_argument("--processes", type=int, metavar="N", help="Number of processes; default: from the file.")
         trains = "learning_rate" in self.flags
-        everything = "Show all flags, and exit." if trains else HIDDEN
-        self.add_argument("--help_all", action="help", help=everything)
+        self.add_argument("--help_all", action="help", help="Show all flags, and exit." if trains else HIDDEN)
         shown = {} if all_flags or not trains else SHOWN
         place = {name: number for number, name in enumerate(shown)}
         groups: dict[str, Any] = {}  # by the title that classes may share
@@ -453,7 +422,10 @@ class Parser(argparse.ArgumentParser):
             is_flag = unknown[0].startswith("--")
             meant = self.meant(name, "--") if is_flag else " A value stands behind its flag."
             raise InputError(f"Unknown argument {unknown[0]!r}.{meant} Nothing was run; see --help.")
-        return vars(namespace)
+        found = vars(namespace)
+        for name in [flag.name for flag in self.flags.values() if flag.may_be_list and flag.name in found]:
+            found[name] = found[name] if len(found[name]) > 1 else found[name][0]
+        return found
 
     def meant(self, name: str, prefix: str = "") -> str:
         """Advice on an unknown flag: the message of `ELSEWHERE` in a training job, or the `nearest` flag."""
@@ -506,10 +478,8 @@ def add_flag(group, flag: Flag, hidden: bool) -> None:
         group.add_argument(f"--{flag.name}", nargs="?", const=True, **options)
         if negated:
             group.add_argument(f"--no_{flag.name}", dest=flag.name, nargs=0, const=False, help=HIDDEN)
-    elif flag.may_be_list:
-        group.add_argument(f"--{flag.name}", nargs="+", action=OneOrSeveral, **options)
     else:
-        group.add_argument(f"--{flag.name}", nargs="+" if flag.is_list else None, **options)
+        group.add_argument(f"--{flag.name}", nargs="+" if flag.is_list or flag.may_be_list else None, **options)
 
 
 def with_underscores(word: str) -> str:
