@@ -72,6 +72,8 @@ def test_every_flag_of_transformers_is_decided_on(tmp_path):
             assert getattr(ours, name) != getattr(theirs, name), name
     with pytest.raises(InputError, match="neftune_noise_alpha"):
         PairTrainingArguments(output_dir=str(tmp_path), neftune_noise_alpha=5.0)
+    with pytest.raises(InputError, match="^--output_dir"):
+        PairTrainingArguments()
 
 
 @pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
