@@ -1,4 +1,4 @@
-"""Give an encoder more characters, and a tokenizer that reads full-width and traditional ones as usual ones.
+"""Add characters to an encoder, with a tokenizer that maps full-width and traditional forms to the usual ones.
 
 python -m lab.characters --config lab/pretraining/characters.yaml --init mini --text plain.txt.gz --output runs/mini
 python -m lab.characters --config lab/pretraining/characters.yaml --init similar --like runs/mini --output runs/similar
@@ -59,7 +59,7 @@ AROUND = 20  # characters of a window on either side of a new one
 
 @dataclass(kw_only=True)
 class CharacterArguments(OutputFolder):
-    """Which characters, and what their rows learn from."""
+    """Characters to add, and the text for their training."""
 
     config: str | None = option(None, "YAML file of defaults for these flags.")
     init: str = option(REQUIRED, "Encoder with a vocabulary of characters: a shipped one or a folder.")
@@ -112,7 +112,7 @@ def main(args: CharacterArguments) -> None:
 
 
 def extended(file: Path, lines: list[str], args: CharacterArguments) -> tuple[dict, list[str], set[str]]:
-    """tokenizer.json with the map of characters and the new ones behind the old ones, these, and what is read as them.
+    """Content of tokenizer.json with the map and the new characters; the new ones; and all characters read as them.
 
     New are those that were unknown: all of GB2312; of the general standard characters those that occur; others that
     occur `--fewest` times. A traditional form is read as its first simplified one that is a standard character, unless
@@ -150,7 +150,7 @@ def extended(file: Path, lines: list[str], args: CharacterArguments) -> tuple[di
 
 
 def windows(line: str, written: set[str]) -> Iterator[str]:
-    """What is `AROUND` the characters `written` in a line, without overlap."""
+    """Windows of `AROUND` characters on both sides of the characters `written` in a line, without overlap."""
     end = 0
     for place, character in enumerate(line):
         if character in written and place >= end:
@@ -159,7 +159,7 @@ def windows(line: str, written: set[str]) -> Iterator[str]:
 
 
 def appended(weights: dict[str, Tensor], rows: Tensor, biases: Tensor) -> dict[str, Tensor]:
-    """The weights of the vocabulary among `weights`, with new ones in the type of the old."""
+    """The vocabulary weights in `weights` with the new ones appended, in the dtype of the old."""
     new = {
         name: part
         for name in weights
@@ -172,7 +172,7 @@ def appended(weights: dict[str, Tensor], rows: Tensor, biases: Tensor) -> dict[s
 def trained(
     source: Path, content: dict, lines: list[str], share: float, number: int, args: CharacterArguments
 ) -> tuple[Tensor, ...]:
-    """New rows and biases that have learnt masked-language modelling, and the figures of it.
+    """New rows and biases, trained by masked-language modelling, and the metrics of the training.
 
     A row begins as a normal draw like the rows of Chinese characters. In a step only rows that the batch holds move, so
     that those of characters that never occur stay as they were drawn, and differ.
@@ -219,7 +219,7 @@ def trained(
 
 @torch.no_grad()
 def measured(objective: Pretraining, batches: NeighbourBatches, old: int) -> dict[str, float]:
-    """Loss and accuracy of masked old tokens, among old ones, and of new ones; the masks are the same in every call."""
+    """Loss and accuracy on masked old tokens, among old ones, and on new ones; masks are the same in every call."""
     sums = np.zeros((2, 3))
     tokens = sum(map(len, batches.pieces()))
     for batch in islice(batches, 1 + tokens // batches.batch_tokens):
@@ -235,7 +235,7 @@ def measured(objective: Pretraining, batches: NeighbourBatches, old: int) -> dic
 
 
 def taken(weights: dict[str, Tensor], like: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """The new rows and biases of `like`, moved as the old ones are from `like` to `weights`: by a linear map."""
+    """New rows and biases of `like`, mapped by a linear fit of the old ones from `like` to `weights`."""
     parts: list[Tensor] = []
     for end in VOCABULARY:
         mine, other = (next((w.float() for n, w in some.items() if n.endswith(end)), None) for some in (weights, like))

@@ -29,7 +29,7 @@ Apache-2.0).
 
 
 def locked(file: Path = ROOT / "requirements.lock") -> dict[str, set[str]]:
-    """Package -> versions of the file, which may differ by platform."""
+    """Package -> versions in the file, which may differ by platform."""
     versions = defaultdict(set)
     for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", file.read_text(encoding="utf-8"), re.MULTILINE):
         versions[normalised(name)].add(version)
@@ -50,7 +50,7 @@ def licence(package: Distribution) -> str:
 
 
 def installed() -> dict[str, str]:
-    """Package -> licence of what is installed here as `requirements.lock` pins it; 2.13.0+cpu is 2.13.0."""
+    """Package -> licence, of installed packages in the version of `requirements.lock`; 2.13.0+cpu is 2.13.0."""
     versions = locked()
     here = {normalised(package.name): package for package in distributions()}
     pinned = [name for name in sorted(versions.keys() & here) if here[name].version.split("+")[0] in versions[name]]

@@ -107,7 +107,7 @@ def main(args: LookupArguments) -> None:
 def write_encoder(
     output: Path, encoder: SentenceEncoder, recipe: dict, corpora: dict[str, Corpus], start: float, trained: float
 ) -> None:
-    """Writes a folder with its record; `start` and `trained` are when the run and its training began."""
+    """Writes a model folder with its record; `start` and `trained` are the start times of the run and of training."""
     record = RunRecord(
         recipe=recipe,
         environment=environment(),
@@ -123,7 +123,7 @@ def write_encoder(
 
 
 def shares(args: TableArguments) -> np.ndarray:
-    """Probability that a batch is of each corpus."""
+    """Share of the batches of each corpus."""
     weights = args.corpus_weights or [1.0] * len(args.corpus)
     if len(weights) != len(args.corpus):
         raise InputError(f"--corpus_weights takes one number for each of {len(args.corpus)} corpora.")
@@ -131,7 +131,7 @@ def shares(args: TableArguments) -> np.ndarray:
 
 
 def sentences_to_distil(args: TableArguments, corpora: list) -> list[str]:
-    """Training sentences and as many lines of plain text, in random order; none of them is held out."""
+    """Training sentences and as many lines of plain text, without held-out ones, in random order."""
     texts, draw = Texts(args.text, args.exclude, args.data_dir), random.Random(args.seed)
     trained = {text for rows in corpora for name in ("sentence1", "sentence2") for text in rows[name][:]}
     groups = [sorted(text for text in trained if normalized_text(text) not in texts.excluded), texts.read()]
@@ -145,7 +145,7 @@ def sentences_to_distil(args: TableArguments, corpora: list) -> list[str]:
 
 
 def vocabulary(sentences: list[str]) -> list[str]:
-    """Characters as the tokenizer's rules leave them: those of the sentences, frequent ones first, and GB2312's."""
+    """Normalised characters: the frequent ones of the sentences, most frequent first, and all of GB2312."""
     rules = character_tokenizer([]).backend_tokenizer.normalizer
     characters, counts = np.unique(list("".join(map(rules.normalize_str, sentences))), return_counts=True)
     frequent = characters[np.argsort(-counts, kind="stable")][: np.count_nonzero(counts >= FEWEST)]
@@ -155,7 +155,7 @@ def vocabulary(sentences: list[str]) -> list[str]:
 
 
 def single_forms(file: str) -> dict[str, str]:
-    """The characters of a table of OpenCC that have exactly one form in the basic plane, by which they are read."""
+    """Characters of an OpenCC table with exactly one other form in the basic plane, and that form."""
     forms = {}
     for line in Path(file).read_text(encoding="utf-8").splitlines():
         source, targets = line.split("\t")
@@ -166,7 +166,7 @@ def single_forms(file: str) -> dict[str, str]:
 
 
 class Read(NamedTuple):
-    """The rows of texts one after the other, where those of each begin, and how many they are."""
+    """Concatenated row indices of texts, with the start and the number of rows of each text."""
 
     rows: np.ndarray
     starts: np.ndarray
@@ -174,7 +174,7 @@ class Read(NamedTuple):
 
 
 class Table:
-    """A lookup in training: its rows as one sparse weight, and texts as the rows that they read.
+    """A lookup in training: a table with sparse gradients, and texts as row indices.
 
     Args:
         encode: gives the token ids of texts one after the other, and how many each has.
@@ -198,14 +198,14 @@ class Table:
         logger.info("%s entries, %s of them pairs", f"{len(keys):,}", f"{(keys >= self.size).sum():,}")
 
     def tokens(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, the id before each (0 at the start), and lengths."""
+        """Token ids, the id before each (0 at the start of a text), and lengths of texts."""
         ids, lengths = self.encode(texts)
         before = np.concatenate([[0], ids[:-1]])
         before[np.cumsum(lengths) - lengths] = 0
         return ids, before, lengths
 
     def frequent_keys(self, sentences: list[str], entries: int, without_row: list[int]) -> np.ndarray:
-        """All tokens that occur and may have a row, and the most frequent pairs; ascending."""
+        """Keys of all tokens that occur and may have a row, and of the most frequent pairs, ascending."""
         ids, before, _ = self.tokens(sentences)
         own = np.setdiff1d(ids, without_row)
         pairs, counts = np.unique((before * self.size + ids)[before > 0], return_counts=True)
@@ -222,7 +222,7 @@ class Table:
         return Read(rows, 2 * (np.cumsum(lengths) - lengths), 2 * lengths)
 
     def vectors(self, read: Read, chosen: np.ndarray) -> Tensor:
-        """Unit vectors of the chosen texts, `(chosen, width)`; `entry_dropout` leaves rows of pairs out."""
+        """Unit vectors of the chosen texts, `(chosen, width)`; `entry_dropout` drops rows of pairs."""
         starts, counts = read.starts[chosen], read.counts[chosen]
         offsets = np.cumsum(counts) - counts
         rows = read.rows[np.repeat(starts - offsets, counts) + np.arange(counts.sum())]
@@ -234,7 +234,7 @@ class Table:
         return normalize(sums)
 
     def project(self, read: Read, width: int) -> None:
-        """Shortens the rows to so many principal directions of the vectors of these texts."""
+        """Projects the rows onto the first `width` principal directions of the vectors of these texts."""
         with torch.no_grad():
             directions = principal_directions(self.vectors(read, np.arange(len(read.starts))).numpy())[:, :width]
             shorter = (self.model.table.weight @ torch.from_numpy(directions).float()).contiguous()
@@ -243,7 +243,7 @@ class Table:
 
 
 def rates(optimizer: torch.optim.Optimizer, steps: int) -> Iterator[int]:
-    """Counts steps; learning rates rise over the first `WARMUP` and fall to 0."""
+    """Yields steps; learning rates rise linearly over the share `WARMUP` and fall to 0."""
     highest = [group["lr"] for group in optimizer.param_groups]
     for step in range(steps):
         for group, rate in zip(optimizer.param_groups, highest, strict=True):
@@ -252,7 +252,7 @@ def rates(optimizer: torch.optim.Optimizer, steps: int) -> Iterator[int]:
 
 
 def distil(table: Table, sentences: list[str], teacher: SentenceEncoder, args: LookupArguments) -> None:
-    """Learns the cosines of a teacher within batches, and by a projection its vectors."""
+    """Distils a teacher: its cosines within batches and, through a projection, its vectors."""
     targets, read = sentence_vectors(teacher, sentences), table.read(sentences)
     with seeded(args.seed):
         projection = nn.Linear(table.model.config.hidden_size, teacher.embedding_dimension, bias=False)
@@ -276,7 +276,7 @@ def distil(table: Table, sentences: list[str], teacher: SentenceEncoder, args: L
 
 
 def compare(table: Table, corpora: list, args: TableArguments) -> None:
-    """CoSENT, each batch from one corpus."""
+    """Trains by CoSENT, each batch from one corpus."""
     pairs = [[table.read(rows[name][:]) for name in ("sentence1", "sentence2")] for rows in corpora]
     labels = [torch.tensor(rows["label"][:]) for rows in corpora]
     orders = [np.zeros(0, np.int64) for _ in corpora]

@@ -62,7 +62,7 @@ class Job:
 
 
 def jobs() -> dict[str, Job]:
-    """All jobs, on what `set_up` has made, and tables made here."""
+    """All jobs, on the files of `set_up` and tables made here."""
     from cosent.data.corpus import load_corpus
 
     rows = load_corpus("data/pairs").split("train")[:1000]
@@ -121,7 +121,7 @@ def jobs() -> dict[str, Job]:
 
 
 def start(words: list[str], command: bool = False) -> psutil.Process:
-    """Starts a job in `ROOM`, in a session of its own; `log.txt` next to it takes what it says."""
+    """Starts a job in `ROOM`, in a session of its own, with its output in `log.txt` next to it."""
     sys.stdout.flush()
     if child := os.fork():
         return psutil.Process(child)
@@ -156,7 +156,7 @@ def start(words: list[str], command: bool = False) -> psutil.Process:
 
 
 def ended(process: psutil.Process, seconds: float) -> int | None:
-    """Exit status of a job, negative of a signal's number; None if it goes on after that many seconds."""
+    """Exit status of a job, negative for a signal; None if it still runs after so many seconds."""
     end = time.monotonic() + seconds
     while True:
         found, status = os.waitpid(process.pid, os.WNOHANG)
@@ -168,7 +168,7 @@ def ended(process: psutil.Process, seconds: float) -> int | None:
 
 
 def run(words: list[str], command: bool = False) -> tuple[int | str, str]:
-    """Runs a job to its end; returns its exit status and what it said."""
+    """Runs a job to the end; returns exit status and output."""
     process = start(words, command)
     status = ended(process, 400)
     if status is None:
@@ -191,7 +191,7 @@ def paths() -> set[str]:
 
 
 def killed(job: Job, draw: random.Random, seconds: float, files: int) -> dict | None:
-    """Runs a job and kills it; None if it ended before."""
+    """Runs a job and kills it; None if it ended first."""
     number = draw.choice(SIGNALS)
     moment = draw.uniform(0.02, 1) * seconds if draw.random() < 0.4 else None
     files, pause = draw.randint(1, files), draw.choice([0, 0, 0.001, 0.005, 0.02, 0.1])
@@ -220,7 +220,7 @@ def killed(job: Job, draw: random.Random, seconds: float, files: int) -> dict | 
 
 
 def content(path: Path) -> Any:
-    """What two equal runs have in common in a file."""
+    """Content of a file without times and other values that differ between equal runs."""
 
     def stable(value: Any) -> Any:
         if isinstance(value, dict):
@@ -240,7 +240,7 @@ def content(path: Path) -> Any:
 
 
 def written() -> dict[str, Any]:
-    """What a job has left in its room, by path."""
+    """Content of the files that a job has left in `ROOM`, by path."""
     files = [name for name in paths() if (ROOM / name).is_file() and not (SKIPPED.search(name) or PARTIAL.search(name))]
     return {name: content(ROOM / name) for name in sorted(files)}
 
@@ -254,7 +254,7 @@ def fresh(job: Job) -> None:
 
 
 def answer(job: Job) -> str | None:
-    """What the model in `out` answers, "refused" in words, or the traceback."""
+    """Last line of `cosent similarity` with the model in `out`, "refused", or the traceback."""
     if not (job.model and (ROOM / "out").exists()):
         return None
     status, said = run(["similarity", *COMPARED])
@@ -262,7 +262,7 @@ def answer(job: Job) -> str | None:
 
 
 def undisturbed(name: str, job: Job) -> dict[str, Any]:
-    """The run that others are compared with: its files, its seconds, and what its model may answer meanwhile."""
+    """Reference run without a kill: files, seconds, and the answers of the model before and after."""
     fresh(job)
     answers = {None, "refused", answer(job)}
     before, began = paths(), time.monotonic()
@@ -298,7 +298,7 @@ def trial(name: str, job: Job, number: int, whole: dict[str, Any]) -> dict:
 
 
 def summary(trials: list[dict], name: str) -> dict[str, Any]:
-    """Counts of a job's trials."""
+    """Counts over the trials of a job."""
     rows = [one for one in trials if one["job"] == name]
     kills = [kill for one in rows for kill in one["kills"]]
     counts = Counter(one["outcome"] for one in rows)
@@ -308,7 +308,7 @@ def summary(trials: list[dict], name: str) -> dict[str, Any]:
 
 
 def kills_table(result: dict) -> str:
-    """Trials, kills and what came of them, by job."""
+    """Trials, kills and outcomes by job."""
     names = ("trials", "kills", "equal", "refused", "different", "failed")
     rows = [[row["job"], *(row[name] for name in names)] for row in [*result["rows"], {"job": "all"} | result["total"]]]
     header = ["job", "runs", "kills", "equal", "refused in words", "other files", "failed"]

@@ -35,7 +35,7 @@ CONFIGS = {  # from the config.json of the published folders
 
 
 def build_backbone(recipe: dict, **changes) -> nn.Module:
-    """The model of a recipe without its weights' values, with its adapter if it has one."""
+    """Model of a recipe without the values of the weights, with the adapter if there is one."""
     kind, sizes = CONFIGS[recipe["model_name_or_path"]]
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     if kind == "modernbert":

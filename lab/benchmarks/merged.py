@@ -1,4 +1,4 @@
-"""Runs of one loss that differ in their seed, as one: by weights, by vectors side by side or by ranks.
+"""Ensembles of runs that differ only in the seed: averaged weights, concatenated vectors, or mean ranks.
 
 for seed in 1 2 3; do for tower in bi_encoder cross_encoder; do
   cosent train --config $tower/cosent_mini --corpus stsb --num_train_epochs 3 --seed $seed \
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> None:
 def compared(
     name: str, single: np.ndarray, ways: dict[str, np.ndarray], labels: np.ndarray, groups: np.ndarray
 ) -> list[dict]:
-    """A row for the single runs `(runs, pairs)`, and one for each merged model, with its gain over their mean."""
+    """A row for the single runs `(runs, pairs)`, and one for each ensemble with the gain over their mean."""
     scores = np.concatenate([single, *(np.asarray(way, np.float64)[None] for way in ways.values())])
     values = [spearman(row, labels) for row in scores]
     resampled, count = resampled_spearman(scores, labels, groups=groups), len(single)
@@ -63,7 +63,7 @@ def compared(
 
 
 def merged_table(result: dict) -> str:
-    """Test Spearman x100 of single runs and of what they are together, and how far that is above their mean."""
+    """Test Spearman x100 of single runs and of ensembles, with the gain over the mean of the runs."""
     rows: list[list[Cell]] = []
     for row in result["rows"]:
         gain = with_interval(*(100 * value for value in row["difference"])) if "difference" in row else None

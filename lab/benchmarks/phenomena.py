@@ -1,4 +1,4 @@
-"""What the shipped models have understood: accuracy of the order of minimal pairs by phenomenon.
+"""Minimal pairs of the shipped models: accuracy of the order by phenomenon.
 
 python -m lab.benchmarks.phenomena --output lab/results/phenomena.json
 """
@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def describe(path: str) -> dict[str, dict[str, Any]]:
-    """By phenomenon: accuracy, mean scores of both forms, and how often either has the verdict "similar"."""
+    """Accuracy, mean scores of both forms, and share of the verdict "similar" for each, by phenomenon."""
     items = read_items()
     scores = np.asarray(load_model(path).similarity(*pairs(items).values()), np.float64)
     rule, names = choose_rule(decision_rules(path), None, path), np.array([item.phenomenon for item in items])

@@ -42,14 +42,14 @@ def measure(run: str) -> dict:
 
 
 def wrong_orders(scores: list[float], published: list[float]) -> int:
-    """How many of the combinations of a similar pair with another have the other one first."""
+    """Number of combinations of a similar and a dissimilar pair in which the dissimilar one scores higher."""
     similar = [score for score, known in zip(scores, published, strict=True) if known > SIMILAR_SCORE]
     others = [score for score, known in zip(scores, published, strict=True) if known <= SIMILAR_SCORE]
     return sum(one <= other for one, other in product(similar, others))
 
 
 def quickstart_table(result: dict) -> str:
-    """The scores of every run next to the published ones, and how well both agree."""
+    """Scores of every run next to the published ones, and their agreement."""
     runs, published = sorted(result["runs"], key=lambda run: run["seed"]), result["published"]
     header = ["pair", "published", *(f"seed {run['seed']}" for run in runs)]
     rows: list[list[Cell]] = [

@@ -72,7 +72,7 @@ COMMON = [
 
 
 def labelled_pairs() -> list[int]:
-    """Pairs that a teacher draws from, of each of `LABELLED`."""
+    """Number of training pairs of a teacher from each of `LABELLED`."""
     return [min(TEACHER["pairs"], len(load_corpus(name).split("train"))) for name in LABELLED]
 
 
@@ -119,7 +119,7 @@ def distilled(name: str, teacher: str, seed: int) -> RunRecord:
 
 
 def chosen_rate(loss: str, tried: dict[str, dict[str, float]]) -> float:
-    """The learning rate that is best on validation, the mean of four corpora, after `TRIAL_STEPS` with seed 1."""
+    """Best learning rate by mean validation Spearman of four corpora after `TRIAL_STEPS` with seed 1."""
     for rate in RATES:
         if str(rate) not in tried.setdefault(loss, {}):
             after = taught_by_labels(f"trial_{loss}-{rate}", loss, "mini", 1, rate, TRIAL_STEPS).after
@@ -128,7 +128,7 @@ def chosen_rate(loss: str, tried: dict[str, dict[str, float]]) -> float:
 
 
 def measured(model: str) -> dict:
-    """Test Spearman on the five corpora, cosines of the ten pairs, and for a student what it writes."""
+    """Test Spearman on the five corpora, and cosines of the ten pairs."""
     encoder, pairs, test = load_model(model), published_pairs(), {}
     for name in CORPORA:
         corpus = load_corpus(name)
@@ -140,8 +140,10 @@ def measured(model: str) -> dict:
 
 
 def written(folder: str) -> dict[str, float]:
-    """Of `SAMPLES` samples of each of `SOURCES` test sentences of LCQMC: the share of distinct ones that are not the
-    source, and their character overlap with it."""
+    """Share of distinct samples other than the source, and their character overlap with it, on LCQMC.
+
+    `SAMPLES` samples for each of `SOURCES` test sentences.
+    """
     student = Student.from_pretrained(folder).eval()
     texts = random_subset(load_corpus("lcqmc").split("test"), SOURCES, "", 1)["sentence1"][:]
     samples = write_targets(student, student.tokenize_sources(texts, [], []), Sampling(num_samples=SAMPLES))
@@ -160,7 +162,7 @@ def main(args: argparse.Namespace) -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
 
     def keep(kind: str, seed: int, model: str, record: RunRecord | None = None) -> None:
-        """Measures a model, unless the result has it, and writes the result."""
+        """Measures a model, unless it is in the result, and writes the result."""
         if any((one["kind"], one["seed"]) == (kind, seed) for one in models):
             return
         found = {"kind": kind, "seed": seed, **measured(model)}
@@ -225,7 +227,7 @@ def of_kind(result: dict, kind: str) -> list[dict]:
 
 
 def shown(result: dict) -> dict[str, list[dict]]:
-    """The models of each kind that has some, by its name in tables."""
+    """Models by the table name of their kind; kinds without models are left out."""
     return {name: models for kind, name in NAMES.items() if (models := of_kind(result, kind))}
 
 
@@ -255,7 +257,7 @@ def joined(values: Iterable[object]) -> str:
 
 
 def protocol_of(result: dict) -> str:
-    """What was trained on how much, in one sentence."""
+    """Training data and settings of the table in one passage."""
     teacher, seeds = result["teacher"], len(of_kind(result, "teacher_cosent"))
     pool = teacher["pool"]
     similar, batches = sum(pool.values()) - pool[NLI], teacher["steps"] * teacher["batch"] // 2
@@ -270,7 +272,7 @@ def protocol_of(result: dict) -> str:
 
 
 def ten_pairs_table(result: dict) -> str:
-    """Cosines of the ten pairs, means over seeds, next to the published ones, and what the students write."""
+    """Cosines of the ten pairs, means over seeds, next to the published ones, and statistics of generated sentences."""
     columns = shown(result)
     rows: list[list[Cell]] = [
         [

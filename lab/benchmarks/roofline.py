@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, next to what its matrix products would take at the processor's peak.
+"""Profile of a training step next to the time of the matrix products at the processor's peak.
 
     python -m lab.benchmarks.roofline --corpus data/stsb --output lab/results/roofline.json
 
@@ -77,7 +77,7 @@ def group_of(event) -> str:
 
 
 def measure(encoder: str, corpus: str, dtype: str, steps: int) -> dict:
-    """Groups of one model in one type, and the ideal of the real tokens and of all places of the rows."""
+    """FLOPs and seconds of a step of one model in one dtype, the seconds by group."""
     count = WARM_UP + 2 * steps
     rows, max_length = shuffled_rows(corpus, "train", BATCH_SIZE * count)
     clock, length = Steps(steps), max_length["bi_encoder"]
@@ -113,7 +113,7 @@ def main() -> None:
 
 @styled
 def roofline_picture(result: dict) -> str:
-    """A bar for each model and type: the parts of a step in per cent, the time at the peak first."""
+    """A bar for each model and dtype: the parts of a step in per cent, the time at peak first."""
     axes = canvas("Where the time of a training step goes", "% of the step", 0.9 + 0.5 * len(result["rows"]))
     labels = []
     parts: dict[str, list[float]] = {IDEAL: [], LOST: []}

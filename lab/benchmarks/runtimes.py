@@ -29,7 +29,7 @@ CALIBRATION = 300  # sentences, as in `cosent export`
 
 
 def encoder_of(side: str, folders: dict[str, str]):
-    """`encode(sentences)` of a side; each imports only what it runs on."""
+    """`encode(sentences)` of a side; imports only the libraries of that side."""
     kind, *rest = side.split()
     if kind == "ours":
         import torch
@@ -75,7 +75,7 @@ def encoder_of(side: str, folders: dict[str, str]):
 
 
 def side_main(side: str, folders: dict[str, str]) -> None:
-    """Measures once for every line on stdin, the path of a JSON list of sentences; answers with one line of JSON."""
+    """Measures once for each line on stdin, the path of a JSON list of sentences, and prints one line of JSON."""
     stdout, sys.stdout = sys.stdout, sys.stderr
     encode = encoder_of(side, folders)
     alone = os.environ["OMP_NUM_THREADS"] == "1"  # leaves out what others do on a shared machine
@@ -190,7 +190,7 @@ def parts_of(corpus: str, pairs: int, turns: int, folder: Path) -> tuple[list[Pa
 
 
 def runtimes_table(result: dict) -> str:
-    """Sentences per second of time and Spearman, a row per side, a column per corpus and number of cores."""
+    """Sentences per second and Spearman: a row per side, a column per corpus and number of cores."""
     from cosent.comparing.document import markdown_table
     from cosent.record import shortened
 

@@ -1,4 +1,4 @@
-"""A trial of `cosent search`: an FAQ of 3,000 sentences, 200 queries with a synonym among them and 100 without one.
+"""Trial of `cosent search` on an FAQ of 3,000 sentences: 200 queries with a synonym in it and 100 without.
 
     python -m lab.benchmarks.trial --corpora lcqmc bq --output lab/results/trial.json
 
@@ -35,7 +35,7 @@ Found = tuple[int, float] | None  # row and cosine
 
 
 def drawn(name: str, seed: int = 0) -> tuple[dict[str, int], dict[str, int]]:
-    """The sentences of an FAQ, and queries, each with its group of synonyms; first the queries that have one there."""
+    """Sentences of an FAQ and queries, each with the number of its synonym group; queries with a synonym first."""
     corpus = load_corpus(name)
     rows = corpus.split("test")
     groups = sentence_groups(rows, corpus.manifest.similar_from)
@@ -70,13 +70,13 @@ def by_service(port: int, queries: list[str], rule: dict) -> list[Found]:
 
 
 def differ(some: list[Found], others: list[Found]) -> int:
-    """Queries with another answer, but for sentences that are as near but for rounding."""
+    """Number of queries with different answers, ties up to rounding apart."""
     both = zip(some, others, strict=True)
     return sum(a != b if a is None or b is None else a[0] != b[0] and abs(a[1] - b[1]) > TIE for a, b in both)
 
 
 def served(file: Path, port: int) -> subprocess.Popen:
-    """A service that answers; the caller ends it."""
+    """A running `cosent serve`, ready for requests; the caller ends it."""
     command = [sys.executable, "-m", "cosent", "serve", "--text", str(file), "--text_column", "question"]
     process = subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.DEVNULL)
     for _ in range(600):

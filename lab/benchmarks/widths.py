@@ -35,7 +35,7 @@ METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
 
 
 def measure(run: str, corpus_name: str, widths: Sequence[int] = WIDTHS) -> list[dict]:
-    """Both test metrics by width, an entry for each way to shorten the vectors of a finished run."""
+    """Both test metrics by width, for each way to shorten the vectors of a finished run."""
     record = read_record(run)
     if record is None:
         raise InputError(f"{run} is no finished run: it has no run.json. Train it first.")

@@ -53,7 +53,7 @@ from cosent.models.prompts import Prompts
 
 
 class TextModel(nn.Module):
-    """Base class of both towers and the student: `backbone`, `tokenizer`, and a maximum length saved with the latter.
+    """Base class of both towers and the student: a `backbone` and a `tokenizer`, which holds the maximum length.
 
     Their `from_pretrained` share these parameters:
         model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
@@ -81,7 +81,7 @@ class TextModel(nn.Module):
 
     @property
     def rules(self) -> str:
-        """Settings besides the weights that decide its answers: part of a cache key."""
+        """Settings besides the weights that affect the output: part of a cache key."""
         return repr(("none", self.max_length, tokenizer_rules(self.tokenizer)))
 
     @property
@@ -97,12 +97,12 @@ class TextModel(nn.Module):
         self.tokenizer.model_max_length = tokens
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a text without special ones."""
+        """Number of tokens of a text, without special tokens."""
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
 
     @property
     def room(self) -> int | None:
-        """Most tokens that it reads of a text, special ones included; None for any number."""
+        """Maximum number of tokens read of a text, special tokens included; None for no limit."""
         return self.max_length
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
@@ -110,7 +110,7 @@ class TextModel(nn.Module):
         return read_texts(self.tokenizer, texts, self.room)[0]
 
     def prefix(self, prompt: str) -> str:
-        """The prompt itself, if it leaves room for a sentence."""
+        """The prompt itself; refuses one that leaves no room for a sentence."""
         most = LONGEST_TOKEN * self.max_length  # characters: hours of tokenising end here
         tokens = len(run_tokenizer(self.tokenizer, prompt[:most], verbose=False)["input_ids"]) if prompt else 0
         if tokens >= self.max_length or len(prompt) > most:
@@ -121,7 +121,7 @@ class TextModel(nn.Module):
     def prefixes(
         self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
     ) -> Prefixes:
-        """The prompts of both sentences of a pair, if they leave room; the arguments are those of `Prompts.sides`."""
+        """The checked prompts of both sentences of a pair; arguments as in `Prompts.sides`."""
         first, second = self.prompts.sides(prompt, prompt_name)
         return self.prefix(first), self.prefix(second)
 
@@ -164,7 +164,7 @@ class TextModel(nn.Module):
     def pair_scores(
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
-        """Float32 scores `(pairs,)` of two lists behind the prompts of both sides."""
+        """Float32 scores `(pairs,)` of two lists of sentences, each with the prompt of its side."""
 
     def as_sentence_transformer(self) -> Any:
         """The same model as an object of sentence-transformers (`SentenceTransformer`, `CrossEncoder`).
@@ -223,7 +223,7 @@ class SentenceEncoder(TextModel):
 
     @property
     def modules_after_backbone(self) -> str:
-        """The pooling and the modules after it, in words: with equal ones, weights have equal shapes."""
+        """Description of the pooling and the modules after it; if two are equal, so are the shapes of their weights."""
         after = (f"{type(module).__name__} {module.config()}" for module in self.after_pooling)
         return ", ".join([f"Pooling {self.pooling.mode} {self.pooling.hidden_size}", *after])
 
@@ -265,9 +265,9 @@ class SentenceEncoder(TextModel):
         return encoder.to(device=device)
 
     def truncate(self, dim: int, sentences: Sequence[str] | None = None) -> None:
-        """Shortens vectors to `dim` numbers, saved with the model; a `Normalize` at the end comes after it.
+        """Shortens vectors to `dim` numbers by a layer that is saved with the model, before a final `Normalize`.
 
-        Then, as in sentence-transformers' `truncate_dim` with `normalize_embeddings`, vectors have length 1.
+        With one, as in sentence-transformers' `truncate_dim` with `normalize_embeddings`, vectors have length 1.
 
         Args:
             sentences: keep the principal directions of their unit vectors, which are not centred, so that all
@@ -287,7 +287,7 @@ class SentenceEncoder(TextModel):
 
     @property
     def nested(self) -> bool:
-        """Whether a vector may be cut, since its numbers are those of principal directions, as `truncate` made them."""
+        """Whether vectors may be cut further: `truncate` has projected them onto principal directions."""
         layers = [module for module in self.after_pooling if not isinstance(module, Normalize)]
         if not layers or not isinstance(layers[-1], Dense):
             return False
@@ -305,7 +305,7 @@ class SentenceEncoder(TextModel):
         )
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
-        """Applies and keeps what a folder says besides its modules; `unused` are weights that nothing here reads."""
+        """Applies and keeps a folder's settings besides its modules; `unused` are weights that nothing here reads."""
         self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)
         self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
@@ -348,7 +348,7 @@ class SentenceEncoder(TextModel):
         truncate_dim: int | None = None,
         precision: str | None = "float32",
     ) -> Any:
-        """Embeds sentences in evaluation mode, each distinct one once; warns about those longer than `max_length`.
+        """Embeds sentences in evaluation mode, duplicates once; warns about sentences longer than `max_length`.
 
         The keywords are those of sentence-transformers, whose users and libraries pass them.
 
@@ -383,22 +383,22 @@ class SentenceEncoder(TextModel):
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 
     def encode_query(self, sentences: str | list[str], **options: Any) -> Any:
-        """`encode` with the prompt in front of queries (`Prompts.for_search`); the options are those of `encode`."""
+        """`encode` with the query prompt (`Prompts.for_search`); options as in `encode`."""
         return self.encode(sentences, **self.own_prompt(options, 0))
 
     def encode_document(self, sentences: str | list[str], **options: Any) -> Any:
-        """`encode` with the prompt in front of documents."""
+        """`encode` with the document prompt."""
         return self.encode(sentences, **self.own_prompt(options, 1))
 
     def own_prompt(self, options: dict[str, Any], side: int) -> dict[str, Any]:
-        """Options of `encode` with the prompt of a side of a search, unless they name another one."""
+        """Options of `encode` with the default prompt of queries or documents, unless they name another prompt."""
         named = options.get("prompt") is not None or options.get("prompt_name") is not None
         return options if named else options | {"prompt": self.prompts.for_search()[side]}
 
     def pair_scores(
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
-        """The cosine of each pair."""
+        """Cosine of each pair."""
         if self.long_texts == "best":
             return best_of_windows(self, sentences1, sentences2, sides, **options)
         first, second = sides
@@ -434,7 +434,7 @@ class BiEncoder(nn.Module):
         return self.encoder.packing
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Embeds and compares pairs; the arguments are those of `SentenceEncoder`, of shape `(batch, 2, tokens)`.
+        """Embeds and compares pairs; arguments as in `SentenceEncoder.forward`, of shape `(batch, 2, tokens)`.
 
         Returns:
             `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
@@ -455,7 +455,7 @@ class BiEncoder(nn.Module):
         self.encoder.activation_checkpointing_enable(**kwargs)
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes the encoder as `SentenceEncoder` does, and the head, which is needed only for resuming."""
+        """Writes the encoder as `SentenceEncoder` does, and the head, which only resuming needs."""
         state_dict = self.state_dict() if state_dict is None else state_dict
         self.encoder.save_pretrained(folder, submodule_state(state_dict, "encoder."))
         Path(folder, HEAD_NAME).unlink(missing_ok=True)  # left by an earlier model with a head

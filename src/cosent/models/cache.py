@@ -1,4 +1,4 @@
-"""Embeddings and scores of a model, a teacher for one, computed once and cached on disk by model and texts."""
+"""On-disk cache of the embeddings and scores of a model, such as a teacher, by model and texts."""
 
 import hashlib
 import logging
@@ -32,14 +32,14 @@ PART_TEXTS = 32768  # computed and stored at a time: what a kill can cost
 
 
 def default_cache() -> Path:
-    """The folder of all functions here that are not given another."""
+    """Default cache folder of the functions here."""
     return cache_home() / "cosent" / "model_outputs"
 
 
 def teacher_vectors(
     teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher's unit vectors of all distinct sentences, each behind its prompt (`prompts`: see `similarity`).
+    """A teacher's unit vectors of all distinct sentences with their prompts (`prompts`: see `similarity`).
 
     Returns:
         Memory-mapped float32 of shape `(distinct sentences, hidden)`, and the two rows of each pair, `(pairs, 2)`.
@@ -53,7 +53,7 @@ def teacher_vectors(
 def sentence_vectors(
     teacher: SentenceEncoder, sentences: list[str], cache: Path | None = None, prompt: str | None = None
 ) -> np.memmap:
-    """A teacher's unit vectors of sentences behind one prompt, memory-mapped, shape `(sentences, hidden)`."""
+    """A teacher's unit vectors of sentences with one prompt, memory-mapped, shape `(sentences, hidden)`."""
     text = teacher.prompts.text(prompt)
     return prompted_vectors(teacher, [(text, sentence) for sentence in sentences], cache)
 
@@ -91,7 +91,7 @@ def growing_vectors(
 
 
 def prompted_vectors(teacher: SentenceEncoder, texts: list[tuple[str, str]], cache: Path | None) -> np.memmap:
-    """Unit vectors of pairs of a prompt and a sentence."""
+    """Unit vectors of (prompt, sentence) pairs."""
     prompts = {prompt for prompt, _ in texts}
 
     def compute(share: slice) -> np.ndarray:
@@ -110,14 +110,14 @@ def prompted_vectors(teacher: SentenceEncoder, texts: list[tuple[str, str]], cac
 
 
 def in_key(prompt: str, text: str) -> str:
-    """A text with its prompt, or another in front of it, for `fingerprint`."""
+    """A text and its prompt, or two texts, unambiguously joined for `fingerprint`."""
     return f"{len(prompt)} {prompt}{text}"
 
 
 def teacher_scores(
     teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
 ) -> np.ndarray:
-    """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`; arguments of `teacher_vectors`."""
+    """A teacher's scores of all pairs, memory-mapped float32 of shape `(pairs,)`; arguments as in `teacher_vectors`."""
     prefix, _ = teacher.prefixes(**prompts)
     pairs = [in_key(prefix, in_key(first, second)) for first, second in zip(sentences1, sentences2, strict=True)]
 
@@ -168,7 +168,7 @@ def cached_array(
 
 
 def prune(used: Path, most: int = MOST_BYTES) -> None:
-    """Removes the entries of a cache (all files of one key) used longest ago, beyond `most` bytes, but never `used`."""
+    """Removes the least recently used entries of a cache (all files of a key) beyond `most` bytes, but never `used`."""
     entries = defaultdict(list)
     for file in used.parent.iterdir():
         with suppress(FileNotFoundError):  # a partial file that is complete by now
@@ -192,7 +192,7 @@ def stored_array(file: Path) -> np.memmap | None:
 
 
 def fingerprint(model: nn.Module, texts: Iterable[str] = ()) -> str:
-    """Hash of a `TextModel`: its weights, modules, tokenizer and maximum length; and of texts that it reads."""
+    """Hash of a `TextModel` (weights, modules, tokenizer, maximum length) and of input texts."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())

@@ -219,7 +219,7 @@ class CrossEncoder(TextModel):
     def prefixes(
         self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
     ) -> Prefixes:
-        """The prompt of a pair, which stands in front of its first sentence, as in sentence-transformers."""
+        """The prompt of a pair: text in front of the first sentence, as in sentence-transformers."""
         first, second = self.prompts.sides(prompt, prompt_name)
         if first != second:
             raise InputError(f"A cross-encoder reads a pair behind one prompt, got {first!r} and {second!r}.")

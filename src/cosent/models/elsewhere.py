@@ -1,4 +1,4 @@
-"""A model somewhere else: behind an endpoint, in other software, as a graph in ONNX, or as vectors in a file."""
+"""Models outside cosent: an endpoint, other software, an ONNX graph, or vectors in a file."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def graph(file: str, model) -> Answer:
 
 
 def stored(file: str, texts: Items) -> Answer:
-    """The vectors of a file, which are those of the texts, row by row."""
+    """Vectors of the texts, row by row, from a file."""
     with reading(file):
         vectors = np.load(file, allow_pickle=False).astype(np.float64)
     if vectors.ndim != 2 or len(vectors) != len(texts):

@@ -51,7 +51,7 @@ def save_modules(
     after_pooling: Iterable[nn.Module] = (),
     weights: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> None:
-    """Describes what follows a saved backbone, and removes the modules of an earlier model from the folder.
+    """Writes the modules after a saved backbone, and removes the modules of an earlier model from the folder.
 
     Args:
         weights: state dict of the encoder, with `after_pooling`.
@@ -85,7 +85,7 @@ def remove_model(folder: str | Path) -> None:
 
 
 def remove_modules(folder: str | Path) -> None:
-    """Removes from a folder the modules of an earlier model and what is said of it: its record, rules and seal."""
+    """Removes the modules, record, rules and seal of an earlier model from a folder."""
     with suppress(InputError), reading(Path(folder, MODULES)):  # of a torn checkpoint, which is written again
         for module in read_json(str(folder), MODULES) or []:
             if MODULE_FOLDER.fullmatch(module["path"]):

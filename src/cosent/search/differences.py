@@ -58,7 +58,7 @@ def facts(sentence: str) -> tuple[tuple[str, ...], bool]:
 
 
 def difference(first: str, second: str) -> str | None:
-    """Why two sentences cannot be duplicates: `number or code`, `negation`, or None."""
+    """Reason why two sentences cannot be duplicates: `number or code`, `negation`, or None."""
     (codes, negated), (other_codes, other_negated) = facts(first), facts(second)
     if codes != other_codes:
         return "number or code"

@@ -238,7 +238,7 @@ class Index:
     def gate(
         self, precision: float, rule: DecisionRule | None, prompt: str | None, reranker: "TextModel | None"
     ) -> AnswerRule:
-        """The rule for answers of a precision; refuses a search of another kind than it was found for."""
+        """The rule for answers of a precision; refuses a search of another kind than it was fitted on."""
         if rule is None or reranker is not None or prompt is not None or not self.exact:
             raise InputError(
                 f"--precision {precision:g} needs a model with decision rules (cosent calibrate), and an exact search "
@@ -261,7 +261,7 @@ class Index:
 
 
 def best_two(hits: list[Hit]) -> tuple[float, float]:
-    """The cosines of the first two hits; -1 for a second one that there is not."""
+    """Cosines of the first two hits; -1 if there is no second."""
     return hits[0].cosine, hits[1].cosine if len(hits) > 1 else -1.0
 
 

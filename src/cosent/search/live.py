@@ -75,7 +75,7 @@ class LiveIndex:
             self.refresh()
 
     def answers(self, questions: Sequence[Question]) -> list[list[Hit] | InputError]:
-        """The hits of each question, or why there can be none; those of equal limits are searched together."""
+        """Hits of each question, or the reason why it is refused; questions with equal limits are searched together."""
         index = self.index  # one for all, whatever `watch` does meanwhile
         answers: list[list[Hit] | InputError] = [[]] * len(questions)
         alike: dict[tuple, list[int]] = {}

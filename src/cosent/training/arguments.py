@@ -182,7 +182,7 @@ class RunArguments(TrainingArguments):
 
     def __post_init__(self):
         if not self.output_dir:
-            raise InputError("--output_dir is missing: name a folder, or on a command line --corpus, e.g. demo for runs/demo.")
+            raise InputError("--output_dir is missing: name a folder, or on a command line a corpus: --corpus demo.")
         refuse_below_1(self, "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
         refuse_negative(self, "weight_decay", "max_grad_norm")
         if self.learning_rate is not None:
