@@ -58,7 +58,7 @@ def test_every_flag_of_transformers_is_decided_on(tmp_path):
     kinds = {name: kind for kind, names in FLAGS.items() for name in names.split()}
     assert sum(len(names.split()) for names in FLAGS.values()) == len(kinds), "a flag of two kinds"
     assert set(kinds) == {field.name for field in fields(TrainingArguments) if field.init}
-    parser, text = Parser(*TRAIN_ARGUMENTS), Parser(*TRAIN_ARGUMENTS).format_help()
+    parser, text = Parser(*TRAIN_ARGUMENTS), Parser(*TRAIN_ARGUMENTS, all_flags=True).format_help()
     ours, theirs = (kind(output_dir=str(tmp_path), use_cpu=True) for kind in (PairTrainingArguments, TrainingArguments))
     for name, kind in kinds.items():
         assert (f"--{name} " in text) is (kind != "refused"), name
