@@ -7,8 +7,8 @@ python -m lab.tables --check      change nothing, exit with 1 where a table is n
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `lab/results/NAME`, or of the benchmark whose JSON is `lab/results/NAME.json`. `<!-- results:NAME probabilities -->`
 asks for the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, `seen` for test pairs apart whose sentences training has not read, and `picture` for the
-picture of an experiment.
+`corpora` for a row per corpus, `seen` for test pairs apart whose sentences training has not read, `thresholds` for
+losses beside those of `primary`, and `picture` for the picture of an experiment.
 `results:reference` is the list of public names, of the code.
 Figures in sentences and other tables: see figures.py.
 """
@@ -53,6 +53,7 @@ from lab.tables.studies import (
     seen_table,
     study_table,
 )
+from lab.tables.thresholds import thresholds_table
 
 BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 VIEWS = {  # of a study
@@ -62,6 +63,7 @@ VIEWS = {  # of a study
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
     "seen": seen_table,
+    "thresholds": thresholds_table,
 }
 TABLES = {  # of lab/results/NAME.json
     "abstention": abstention_table,

@@ -24,6 +24,7 @@ from lab.benchmarks.roofline import roofline_picture
 from lab.benchmarks.widths import METRICS, WAYS, values_by_width
 from lab.claims.measures import of_studies, study_of
 from lab.tables.studies import audited
+from lab.tables.thresholds import thresholds_picture
 
 # By corpus: pairs that a run reads in all, the study, and its rows of CoSENT and Sentence-BERT.
 BUDGETS = {
@@ -234,6 +235,7 @@ def pictures() -> dict[Path, str]:
         images / "gap_by_budget.svg": gap_by_budget(),
         images / "growth.svg": growth_picture(read("growth")),
         images / "learning_rates.svg": by_rate(),
+        **({images / "thresholds.svg": thresholds_picture(found)} if (found := study_of("thresholds")) else {}),
         images / "roofline.svg": roofline_picture(read("roofline")),
         images / "widths.svg": by_width(),
     }
