@@ -109,7 +109,7 @@ def caveats(split: str, facts: dict, words: dict) -> list[str]:
         warnings.append(f"{split} has {facts['rows']:,} rows, the published corpus has {facts['published_rows']:,}.")
     if facts["repeated_rows"]:
         warnings.append(
-            f"{split}: {facts['repeated_rows']:,} rows repeat an earlier pair with its label. They are kept."
+            f"{facts['repeated_rows']:,} rows in files of {split} repeat an earlier pair with its label. They are kept."
         )
     if facts["contradictory_pairs"] and "contradictory pair" not in facts["left_out"]:
         warnings.append(f"{split}: {facts['contradictory_pairs']:,} pairs have two different labels. They are kept.")

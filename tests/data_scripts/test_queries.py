@@ -43,7 +43,7 @@ def test_positives_become_1_and_negatives_0(bench, prepared, capsys):
     assert (train["rows"], train["source_files"][0]["rows"]) == (6, 3)  # pairs, and rows of the file
     assert "         3 rows of " in capsys.readouterr().out
     assert (train["repeated_rows"], train["contradictory_pairs"]) == (1, 0)  # Q B and B Q are one pair
-    assert any("1 rows repeat an earlier pair" in warning for warning in manifest["warnings"])
+    assert any("1 rows in files of train repeat an earlier pair" in warning for warning in manifest["warnings"])
 
 
 def test_scores_become_graded_labels_unchanged(bench, prepared, capsys):
