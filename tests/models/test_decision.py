@@ -18,7 +18,7 @@ from cosent.evaluation.calibration import (
 )
 from cosent.evaluation.rules import DecisionRule
 from cosent.jobs.similarity import answers, line
-from cosent.models.decision import write_rules
+from cosent.models.decision import choose_rule, write_rules
 from cosent.record import read_record
 from cosent.search.differences import COLLISION
 
@@ -31,6 +31,14 @@ def splits(pairs):
 def columns(part):
     first, second, labels = zip(*part, strict=True)
     return list(first), list(second), np.array(labels)
+
+
+def test_few_validation_pairs_are_said_once(caplog):
+    """Fails if a probability of 0.93 that rests on 31 pairs looks like one of 8,000."""
+    for pairs in (31, 31, 8000):
+        rule = DecisionRule("faq", 0.5, Calibration(method="platt", pairs=pairs, slope=10.0, intercept=-7.0))
+        assert choose_rule({"faq": rule}, None, f"runs/{pairs}") is rule
+    assert [record.args for record in caplog.records] == [("runs/31", 31)]
 
 
 @pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.slow)])

@@ -1,7 +1,9 @@
 """Decision rules of a model folder, in `decision.json`: what jobs read, and `cosent calibrate` and training write."""
 
 import json
+import logging
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.rules import JOINT, AnswerRule, DecisionRule
 
 DECISION_NAME = "decision.json"
+FEW_PAIRS = 100  # fewer leave isotonic probabilities in a few steps
+
+logger = logging.getLogger(__name__)
 
 
 def write_rules(folder: str | Path, rules: dict[str, DecisionRule]) -> None:
@@ -48,7 +53,19 @@ def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) 
             f"--corpus {corpus}: {model} has a threshold for {' '.join(rules) or 'no corpus'}. Name another, or find "
             f"one: cosent calibrate --model {model} --corpus {corpus}."
         )
-    return rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
+    rule = rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
+    if rule and rule.calibration and rule.calibration.pairs < FEW_PAIRS:
+        warn_of_few(str(model), rule.calibration.pairs)
+    return rule
+
+
+@cache  # a service chooses the same rule for its index, its pairs and its page
+def warn_of_few(model: str, pairs: int) -> None:
+    logger.warning(
+        "Probabilities of %s come from %d validation pairs and are coarse. Label more, then cosent calibrate.",
+        model,
+        pairs,
+    )
 
 
 def needed_rule(model: str, corpus: str | None, instead: str) -> DecisionRule:
