@@ -36,7 +36,7 @@ def run(root, *argv) -> None:
 
 # `+1.2 [0.3, 2.1]`, with its brackets escaped or not, `(+0.1 to +0.5)`, bold type of what is significant, verdicts.
 INTERVAL = re.compile(
-    r"\\?\[[-+]?[\d.]+, [-+]?[\d.]+\\?\]|\([-+][\d.]+ to [-+][\d.]+\)|\*\*"
+    r"\\?\[[-+]?[\d.]+,\s[-+]?[\d.]+\\?\]|\([-+][\d.]+ to [-+][\d.]+\)|\*\*"
     r"|(, )?(better|worse)( in (Spearman|Recall@10))?|not significant"
 )
 
