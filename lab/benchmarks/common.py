@@ -15,7 +15,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cosent.atomic import write_atomically
-from cosent.cli import parse
+from cosent.cli import arguments_of, parse
 from cosent.comparing.runs import Run
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import Corpus, load_corpus
@@ -25,8 +25,7 @@ from cosent.evaluation.phenomena import difference_interval
 from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
 from cosent.jobs import train
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.record import read_record
-from cosent.training.arguments import TRAIN_ARGUMENTS
+from cosent.record import RunRecord, read_record
 from cosent.training.job import environment
 
 BATCH_SIZE = 32  # pairs
@@ -119,9 +118,17 @@ def cross_encoder_folder(name: str, max_length: int) -> str:
 def trained(run: Run, folder: Path) -> str:
     """Trains a run in this process and in a folder below `folder`, unless it has finished; returns that folder."""
     output = folder / run.name
-    if read_record(output) is None:
-        train.main(*parse(run.words(output, "data"), *TRAIN_ARGUMENTS))
+    finished(train.main, run.words(output, "data"), output)
     return str(output)
+
+
+def finished(job: Callable, words: list[str], output: Path) -> RunRecord:
+    """The record of a training in this process with this output folder, which is run unless it has finished."""
+    if read_record(output) is None:
+        job(*parse(words, *arguments_of(job)))
+    record = read_record(output)
+    assert record is not None
+    return record
 
 
 def save(output: str, kind: str, rows: list[dict], **facts) -> dict:

@@ -30,7 +30,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cosent.cli import parse
 from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
 from cosent.data.corpus import load_corpus, random_subset
 from cosent.errors import messages_for_users
@@ -40,11 +39,9 @@ from cosent.evaluation.similarity import character_overlap
 from cosent.jobs import distill, train
 from cosent.models.auto import load_model
 from cosent.models.decoding import Sampling, write_targets
-from cosent.models.prompts import PromptArguments
 from cosent.models.student import Student
-from cosent.record import RunRecord, read_record, shortened
-from cosent.training.arguments import TRAIN_ARGUMENTS, CorpusArguments, StudentTrainingArguments
-from lab.benchmarks.common import save
+from cosent.record import RunRecord, shortened
+from lab.benchmarks.common import finished, save
 from lab.benchmarks.quickstart import published_pairs, wrong_orders
 from lab.tables.rows import CORPORA
 from lab.tables.studies import overlap_cell, published
@@ -88,11 +85,7 @@ def taught_by_labels(name: str, loss: str, start: str, seed: int, rate: float, s
     words += ["--pooling", "linear_cls" if start == STAGE_1 else "mean"]
     words += ["--per_device_train_batch_size", str(TEACHER["batch"]), "--max_steps", str(steps)]
     words += ["--learning_rate", str(rate), "--lr_scheduler_type", "linear", "--warmup_steps", "0.1"]
-    if read_record(output) is None:
-        train.main(*parse([*words, "--output_dir", str(output)], *TRAIN_ARGUMENTS))
-    record = read_record(output)
-    assert record is not None
-    return record
+    return finished(train.main, [*words, "--output_dir", str(output)], output)
 
 
 def distilled(name: str, teacher: str, seed: int) -> RunRecord:
@@ -104,18 +97,7 @@ def distilled(name: str, teacher: str, seed: int) -> RunRecord:
     words = ["--config", "student/distill", *COMMON, "--corpus", *LABELLED, "--limit_train", str(STUDENT["pairs"])]
     words += ["--text", str(text), "--teacher", str(RUNS / teacher), "--model_name_or_path", STAGE_1]
     words += ["--limit_validation", "200", "--num_train_epochs", "1", "--seed", str(seed), "--output_dir", str(output)]
-    classes = (
-        distill.StudentArguments,
-        PromptArguments,
-        CorpusArguments,
-        distill.DistillArguments,
-        StudentTrainingArguments,
-    )
-    if read_record(output) is None:
-        distill.main(*parse(words, *classes))
-    record = read_record(output)
-    assert record is not None
-    return record
+    return finished(distill.main, words, output)
 
 
 def chosen_rate(loss: str, tried: dict[str, dict[str, float]]) -> float:

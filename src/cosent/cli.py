@@ -288,7 +288,11 @@ class Flag:
     default: Any
     metadata: Mapping[str, Any]
     owner: type  # the class that declares it
-    is_library: bool  # whether transformers declares it
+
+    @property
+    def is_library(self) -> bool:
+        """Whether transformers declares it."""
+        return self.owner.__module__.startswith("transformers.")
 
 
 def option(default, help_text: str, choices=None, *, positional: bool = False, commas: bool = False):
@@ -330,11 +334,9 @@ def flags_of(*argument_classes: type) -> dict[str, Flag]:
             declared = [base for base in cls.__mro__ if one.name in inspect.get_annotations(base)]
             described = [(base, same.metadata) for base in declared for same in fields(base) if same.name == one.name]
             owner, metadata = next((pair for pair in described if pair[1]), described[0])  # else only a new default
-            library = owner.__module__.startswith("transformers.")
-            if library and one.name in ELSEWHERE:
-                continue
-            values = (kind, is_list, may_be_list, optional, required, default, metadata, owner, library)
-            found[one.name] = Flag(one.name, *values)
+            flag = Flag(one.name, kind, is_list, may_be_list, optional, required, default, metadata, owner)
+            if not (flag.is_library and flag.name in ELSEWHERE):
+                found[flag.name] = flag
     return found
 
 

@@ -56,13 +56,7 @@ class ExportArguments(OutputFolder, CorpusSource):
 
 def main(args: ExportArguments) -> None:
     with locked(args.output):
-        output, rounded = args.new_folder(), "int8" if args.int8 else "bf16" if args.bf16 else None
-        if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
-            raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
-        if args.bf16 and args.format != "openvino":
-            raise InputError("--bf16 is for --format openvino: onnxruntime has no bfloat16 on a CPU.")
-        if rounded and args.corpus is None:
-            raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
+        output, rounded = args.new_folder(), checked_rounding(args)
         resolve(args.model)  # before imports that take seconds
         from cosent.data.corpus import load_corpus
         from cosent.models import bundle
@@ -118,6 +112,22 @@ def main(args: ExportArguments) -> None:
         form = {"format": args.format, "int8": args.int8, "bf16": args.bf16, "mib": round(size / 2**20, 1)}
         print(json.dumps({"output": args.output} | form | proof))
         print(f"next: python {output / 'run.py'} 怎么还款 如何还款")
+
+
+def checked_rounding(args: ExportArguments) -> str | None:
+    """The precision that scores are rounded to, if any.
+
+    Raises:
+        InputError: the format needs a package that is missing, has no such precision, or is not measured.
+    """
+    if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
+        raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
+    if args.bf16 and args.format != "openvino":
+        raise InputError("--bf16 is for --format openvino: onnxruntime has no bfloat16 on a CPU.")
+    rounded = "int8" if args.int8 else "bf16" if args.bf16 else None
+    if rounded and args.corpus is None:
+        raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")
+    return rounded
 
 
 def reads_pairs(model) -> bool:
