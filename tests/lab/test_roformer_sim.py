@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cosent.cli import arguments_of, parse
 from lab.benchmarks import roformer_sim
 from lab.benchmarks.roformer_sim import CORPORA, LABELLED, roformer_sim_table, rows_of, ten_pairs_table
 from lab.claims import facts
@@ -40,8 +41,11 @@ def test_both_teachers_read_the_same_mixture(monkeypatch):
     lengths = {"atec": 9000, "bq": 8000, "lcqmc": 7000, "stsb": 5231}
     trained = []
     monkeypatch.setattr(roformer_sim, "load_corpus", lambda name: SimpleNamespace(split=lambda _: range(lengths[name])))
-    monkeypatch.setattr(roformer_sim, "read_record", lambda folder: trained or None)
-    monkeypatch.setattr(roformer_sim.train, "main", lambda *parsed: trained.append(settings(parsed)))
+
+    def finished(job, words, output):
+        trained.append(settings(parse(words, *arguments_of(job))))
+
+    monkeypatch.setattr(roformer_sim, "finished", finished)
     found = {}
     for loss in ("sbert_joint", "cosent"):
         trained.clear()
