@@ -3,8 +3,8 @@
 cosent prepare atec ... lcqmc --source DIR; cosent prepare demo
 python -m lab.benchmarks.cards --output lab/results/cards.json
 
-Scores are those of `cosent evaluate` with its defaults. An encoder that has a row in the output, of the same weights and
-thresholds, is not measured again: remove the file to start over.
+Scores are those of `cosent evaluate` with its defaults. An encoder that has a row in the output, of the same weights
+and thresholds, is not measured again: remove the file to start over.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Fill the tables of README and docs from the committed results.
 
-python -m lab.tables              README.md, README.zh-CN.md, docs/*.md and lab/*.md
+python -m lab.tables              README.md, README.zh-CN.md, docs/*.md, lab/*.md, cards of the encoders
 python -m lab.tables FILE ...     these Markdown files
 python -m lab.tables --check      change nothing, exit with 1 where a table is not current
 
@@ -23,6 +23,7 @@ from cosent.errors import InputError, messages_for_users
 from lab import ROOT
 from lab.benchmarks.abstention import abstention_table
 from lab.benchmarks.adds import adds_probed_table, adds_table
+from lab.benchmarks.cards import cards_table
 from lab.benchmarks.damage import damage_table
 from lab.benchmarks.dedup import dedup_table
 from lab.benchmarks.disks import disks_table
@@ -69,6 +70,7 @@ TABLES = {  # of lab/results/NAME.json
     "abstention": abstention_table,
     "adds": adds_table,
     "adds_probed": adds_probed_table,
+    "cards": cards_table,
     "claims": claims_table,
     "damage": damage_table,
     "disks": disks_table,
@@ -111,9 +113,8 @@ def main(args: argparse.Namespace, root: Path = ROOT) -> None:
 
 def pages(root: Path = ROOT) -> list[Path]:
     """The existing Markdown files that may have tables."""
-    folders = [sorted((root / name).glob("*.md")) for name in ("docs", "lab")]
-    files = [root / "README.md", root / "README.zh-CN.md", *folders[0], *folders[1]]
-    return [file for file in files if file.is_file()]
+    patterns = ("README.md", "README.zh-CN.md", "docs/*.md", "lab/*.md", "src/cosent/encoders/*/README.md")
+    return [file for pattern in patterns for file in sorted(root.glob(pattern))]
 
 
 def filled(page: Path, text: str, root: Path = ROOT) -> str:

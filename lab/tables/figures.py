@@ -1,4 +1,4 @@
-"""Figures in sentences and hand-made tables of README and docs, kept equal to the results by `lab.tables`.
+"""Figures in sentences and hand-made tables of README, docs and cards, kept equal to the results by `lab.tables`.
 
 lab/tables/figures.yaml has, by page, passages with a query in braces for each figure. A passage begins and ends with
 text, and is found whatever the line breaks.

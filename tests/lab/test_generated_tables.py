@@ -63,7 +63,7 @@ def test_every_page_is_current(monkeypatch, whole):
     texts = {page: page.read_text(encoding="utf-8") for page in tables.pages()}
     assert {"README.md", "README.zh-CN.md"} < {page.name for page in texts} and len(texts) > 5
     assert sum(len(tables.BLOCK.findall(text)) for text in texts.values()) >= 12
-    both = {page.name: (tables.filled(page, text), text) for page, text in texts.items()}
+    both = {str(page): (tables.filled(page, text), text) for page, text in texts.items()}
     figures.figure.cache_clear()
     assert [name for name, (now, kept) in both.items() if whole and now != kept] == []
     assert [name for name, texts in both.items() if len({INTERVAL.sub("", text) for text in texts}) > 1] == []
