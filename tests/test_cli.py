@@ -223,6 +223,17 @@ def test_help_of_training_is_short(monkeypatch):
     assert "--adam_beta1 " not in short and "--adam_beta1 " in long
 
 
+def test_help_shows_what_a_run_without_a_recipe_takes(monkeypatch, capsys):
+    """Fails if --help of a training job shows the defaults of transformers where the default recipe has others."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(sys, "argv", ["cosent", "train", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    text = " ".join(capsys.readouterr().out.split())
+    for name, value in {"loss": "cosent_in_batch", "per_device_train_batch_size": 32, "warmup_steps": 0.1}.items():
+        assert text.partition(f" --{name} ")[2].partition("(default: ")[2].startswith(f"{value})")
+
+
 BARS = """
 import time
 from tqdm.auto import tqdm

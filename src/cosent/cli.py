@@ -21,7 +21,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -236,7 +236,10 @@ def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dic
         short = name.rpartition(".")[2]
         program = f"cosent {short}" if short in JOBS and name == module_of(short) else f"python -m {name}"
         all_flags = "--help_all" in map(with_underscores, sys.argv)
-        parser = Parser(*argument_classes, program=program, launches=shares_work, all_flags=all_flags)
+        usual = {}  # values of the recipe that is taken without --config, which help shows as defaults
+        if defaults is not None and not {"-h", "--help", "--help_all"}.isdisjoint(map(with_underscores, sys.argv)):
+            usual = parser_of(*argument_classes).read_recipe(defaults({})["config"])
+        parser = Parser(*argument_classes, program=program, launches=shares_work, all_flags=all_flags, usual=usual)
         parser.description = module.__doc__
         values = parser.values(sys.argv[1:], defaults)
         strategy, processes = values.pop("launch", None), values.pop("processes", None)
@@ -371,7 +374,7 @@ class Parser(argparse.ArgumentParser):
     transformers.HfArgumentParser does so too, but importing it takes longer than light jobs need in all.
     """
 
-    def __init__(self, *argument_classes: type, program: str = "", launches: bool = False, all_flags: bool = False):
+    def __init__(self, *argument_classes: type, program="", launches=False, all_flags=False, usual: Mapping = {}):
         self.flags = flags_of(*argument_classes)
         positional = (flag for flag in self.flags.values() if flag.metadata.get("positional"))
         names = "".join(f" {flag.name.upper()}{' ...' if flag.is_list else ''}" for flag in positional)
@@ -399,7 +402,8 @@ class Parser(argparse.ArgumentParser):
             if title not in groups:
                 groups[title] = self.add_argument_group(title)
             shared = flag.is_library or flag.owner.__module__.startswith(("cosent.training.", "cosent.models."))
-            add_flag(groups[title], flag, hidden=bool(shown) and shared and flag.name not in shown)
+            hidden = bool(shown) and shared and flag.name not in shown
+            add_flag(groups[title], replace(flag, default=usual.get(flag.name, flag.default)), hidden)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message[0].upper()}{message[1:]}. Nothing was run; see --help.")

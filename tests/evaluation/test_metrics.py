@@ -79,19 +79,22 @@ def test_auc_counts_pairs_of_pairs():
 
 
 @pytest.mark.parametrize(
-    ("labels", "most"),
+    ("labels", "best", "most"),
     [
-        ([0, 0, 1, 1], 4 / math.sqrt(4 * 5)),  # ranks 1.5 1.5 3.5 3.5 against 1 2 3 4
-        ([0, 1, 1, 1, 1], 5 / math.sqrt(5 * 10)),  # ranks 1 3.5 3.5 3.5 3.5 against 1 2 3 4 5
-        ([3, 1, 2, 5], 1.0),
-        ([1, 1], math.nan),
+        ([0, 0, 1, 1], [1, 2, 3, 4], 4 / math.sqrt(4 * 5)),  # ranks 1.5 1.5 3.5 3.5 against 1 2 3 4
+        ([0, 1, 1, 1, 1], [1, 2, 3, 4, 5], 5 / math.sqrt(5 * 10)),  # ranks 1 3.5 3.5 3.5 3.5 against 1 2 3 4 5
+        ([0, 0, 1, 1], [1, 1, 3, 4], 4 / math.sqrt(4 * 4.5)),  # the first pair is repeated: 1.5 1.5 3 4
+        ([0, 0, 1, 1], [1, 1, 3, 3], 1.0),
+        ([3, 1, 2, 5], [3, 1, 2, 5], 1.0),
+        ([1, 1], [1, 2], math.nan),
     ],
 )
-def test_the_most_that_spearman_can_reach(labels, most):
-    """Fails if a model at the ceiling of its labels is said to be improvable, or a model passes it."""
-    assert spearman_at_most(labels) == pytest.approx(most, nan_ok=True)
+def test_the_most_that_spearman_can_reach(labels, best, most):
+    """Fails if a model at the ceiling is said to be improvable, or one passes it on pairs that are repeated."""
+    assert spearman_at_most(labels, best) == pytest.approx(most, nan_ok=True)
+    assert spearman_at_most(labels, best[::-1]) == pytest.approx(most, nan_ok=True), "the order does not matter"
     if len(set(labels)) > 1:
-        assert correlations(np.argsort(np.argsort(labels, kind="stable")), labels)["spearman"] == pytest.approx(most)
+        assert correlations(best, labels)["spearman"] == pytest.approx(most)
 
 
 @pytest.mark.parametrize(

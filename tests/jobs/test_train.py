@@ -39,7 +39,10 @@ def test_training_ends_with_a_model_that_others_load(bi_run):
     best = max(history(bi_run.folder, "eval_spearman"))
     assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
-    assert f"model in {bi_run.folder}" in bi_run.printed and f"--model {bi_run.folder}" in bi_run.printed
+    assert f"--model {bi_run.folder}" in bi_run.printed
+    (ending,) = [line for line in bi_run.printed.splitlines() if f"model in {bi_run.folder}" in line]
+    step = next(one["step"] for one in record.history if one.get("eval_spearman") == best)
+    assert f"epoch {step / 4:.2f}, step {step}, the best" in ending and "--loss=cosent)" in ending
 
 
 def test_others_may_read_the_folder(lora_run):

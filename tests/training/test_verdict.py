@@ -4,14 +4,16 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from cosent import load_model
 from cosent.comparing.document import plain
+from cosent.data.corpus import load_corpus
 from cosent.data.manifest import COLUMNS
 from cosent.evaluation.significance import resampled_spearman, spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.record import Environment, RunRecord, Shortfall, in_words, read_record
-from cosent.training.evaluation import Evaluation, Floor, paired_changes, shortfalls
+from cosent.training.evaluation import Evaluation, Floor, final_table, floors_of, paired_changes, shortfalls
 
 ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
 ROWS += [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
@@ -77,6 +79,25 @@ def test_harm_is_told_from_noise(metric, before, after, interval, words):
     assert len(lines) == (words is not None) and (words is None or re.match(f".*{words}", lines[0]))
 
 
+def test_a_change_that_is_not_known_says_why():
+    """Fails if the cell of the change is empty without a reason, or the warning of a tiny split looks like a figure."""
+    run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1, tiny=["a test is tiny"])
+    for name, value in {"a": 0.5, "b": NAN}.items():
+        run.before[name], run.after[name] = {"test": {"spearman": 0.4}}, {"test": {"spearman": value}}
+    _, tiny, equal, warning = final_table(run, {})
+    assert tiny.endswith("too few separate pairs") and equal.endswith("nan") and warning == "warning: a test is tiny"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_process_measures_the_floors(rank, make_corpus, pairs, monkeypatch):
+    """Fails if every process of a training counts characters that only the first one reports."""
+    monkeypatch.setattr("cosent.training.evaluation.rank", lambda: rank)
+    corpus = load_corpus(str(make_corpus({"train": pairs, "test": pairs[:8]})), "")
+    found = floors_of([corpus], "similar", torch.device("cpu"))
+    assert bool(found) == (rank == 0)
+    assert rank or found["made_up"]["test"].scores.keys() == {"overlap"}
+
+
 @pytest.mark.parametrize(
     ("interval", "words"),
     [((0.01, 0.03), None), ((-0.01, 0.05), "Not clearly better.*0.5000, overlap 0.4800"), ((-0.2, -0.1), "No better")],
@@ -125,7 +146,7 @@ def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
     folder = train(make_corpus({"train": pairs, "validation": opposed}), "--pooling", "mean")
     printed, kept = capsys.readouterr().out, read_record(folder)
     assert {one.than for one in kept.shortfalls} >= {"before training"}
-    assert str(kept.shortfalls[0]) in printed
+    assert any(line.startswith("warning: ") and str(kept.shortfalls[0]) in line for line in printed.splitlines())
     assert plain(str(kept.shortfalls[0])) in (folder / "README.md").read_text(encoding="utf-8")
     header, line = printed.splitlines()[:2]
     assert header.split()[:6] == ["Spearman", "before", "after", "overlap", "similar", "at"]

@@ -118,18 +118,16 @@ def auc(scores, labels) -> float:
     return float(below / (similar * (len(labels) - similar)))
 
 
-def spearman_at_most(labels) -> float:
-    """Spearman of the best order of scores without ties: `sqrt(1 - sum(t³ - t) / (n³ - n))`, t equal labels of n.
+def spearman_at_most(labels, scores) -> float:
+    """Spearman of the best order of these scores, whose ties stay: the deviation of the ranks of labels by theirs.
 
-    1 if all labels differ; for labels of 0 and 1 it is about `sqrt(3 * p * (1 - p))`, p the share of similar pairs.
-    NaN if all are equal. A model whose scores are tied where labels are could exceed it.
+    `sqrt((n³ - n - sum(t³ - t)) / (n³ - n - sum(u³ - u)))`, t equal labels and u equal scores of n pairs; at most 1.
+    Repeated pairs, also swapped ones, tie in both, which raises it. For labels of 0 and 1 and scores that all differ
+    about `sqrt(3 * p * (1 - p))`, p the share of similar pairs. NaN if all labels or all scores are equal.
     Source: Kendall 1945, The Treatment of Ties in Ranking Problems.
     """
-    counts = np.unique(labels, return_counts=True)[1].astype(np.float64)
-    if len(counts) < 2:
-        return float("nan")
-    rows = counts.sum()
-    return float(np.sqrt(1 - np.sum(counts**3 - counts) / (rows**3 - rows)))
+    of_labels, of_scores = ranks(np.asarray(labels)).std(), ranks(np.asarray(scores)).std()
+    return float(min(1.0, of_labels / of_scores)) if of_labels and of_scores else float("nan")
 
 
 def threshold_metrics(scores, labels, threshold: float) -> dict[str, float]:

@@ -150,9 +150,7 @@ def read_labelled(
     """
     import datasets
 
-    wanted = None
-    if text_columns is not None or label_column is not None:
-        wanted = [*(text_columns or ("sentence1", "sentence2")), label_column or "label"]
+    wanted = [*(text_columns or (None, None)), label_column]
     known = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
     table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
     first, second, label = table.sentences
@@ -197,7 +195,7 @@ def evaluate_corpus(
     tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
     metrics = evaluate_scores(scores, labels, rule, tower)
     if can_rank(labels):
-        metrics["spearman_at_most"] = spearman_at_most(labels)
+        metrics["spearman_at_most"] = spearman_at_most(labels, scores)
     if rank() > 0:
         return {}, []
     threshold = None if rule is None else rule.threshold
@@ -212,7 +210,7 @@ def evaluate_corpus(
         found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
         lines += retrieval_table(found)
     if (warning := too_few(labels, args.pairs or f"{corpus.manifest.name} {args.split}")) is not None:
-        lines += [warning]
+        lines += [f"warning: {warning}"]
     numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     return result | numbers | found, lines  # JSON has no NaN
 

@@ -3,8 +3,8 @@
 cosent train --corpus demo
 cosent train --config cosent --model_name_or_path bert-base-chinese --corpus stsb --output_dir runs/stsb
 
-The recipe of --config (default: bi_encoder/default or cross_encoder/default) overrides the defaults below, and flags
-override the recipe.
+Defaults below are those without --config, of the recipe bi_encoder/default (of a cross-encoder: cross_encoder/default).
+Another recipe overrides them, and flags override the recipe.
 """
 
 from typing import Any

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from cosent.compute.distributed import rank
 from cosent.data.corpus import Corpus
 from cosent.data.groups import pair_groups
 from cosent.evaluation.metrics import can_rank, find_threshold, spearman_at_most, too_few
@@ -126,7 +127,7 @@ def evaluate_splits(
         for split, (scores, labels) in scored.items():
             result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
             if final and can_rank(labels):
-                metrics[split]["spearman_at_most"] = spearman_at_most(labels)
+                metrics[split]["spearman_at_most"] = spearman_at_most(labels, scores)
             if final and can_rank(labels) and can_rank(scores) and not too_few(labels, split):
                 low, high = np.nanpercentile(resampled_spearman(scores, labels, RUN_RESAMPLES), (2.5, 97.5))
                 intervals[split]["spearman"] = float(low), float(high)
@@ -181,7 +182,8 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
             most = values.get("spearman_at_most", 1.0)
             change = record.changes.get(name, {}).get(split, {}).get("spearman")
             line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{floor}"
-            line += f"{f'{most:.4f}' if most < 1 else '':>9}  {in_points(*change) if change else '':<22}"
+            unknown = "nan" if math.isnan(values["spearman"] - before["spearman"]) else "too few separate pairs"
+            line += f"{f'{most:.4f}' if most < 1 else '':>9}  {in_points(*change) if change else unknown:<22}"
             if "auc" in values:
                 line += f" AUC {values['auc']:.4f}"
             if rule is not None:
@@ -206,7 +208,7 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     if retrieval:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
-    return lines + calibrated + retrieval + in_words(record.shortfalls) + record.tiny
+    return lines + calibrated + retrieval + [f"warning: {line}" for line in in_words(record.shortfalls) + record.tiny]
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class Floor:
 
 
 def floors_of(corpora: Iterable[Corpus], start: str, device: torch.device) -> Floors:
-    """The floors of all held-out splits, by corpus and split; all processes must call it.
+    """The floors of all held-out splits, by corpus and split, on the main process; all processes must call it.
 
     Without `similar` for a run that starts from it, whose metrics before training they are.
     """
@@ -230,12 +232,13 @@ def floors_of(corpora: Iterable[Corpus], start: str, device: torch.device) -> Fl
             if split == "train":
                 continue
             first, second = rows["sentence1"][:], rows["sentence2"][:]
-            scores = {"overlap": overlaps(first, second)}
+            scores = {}
             if model is not None:
                 vectors, places = teacher_vectors(model, first, second)  # through the cache on disk
                 scores["similar"] = np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
-            one = Floor(corpus.labels(split), pair_groups(rows), scores)
-            found.setdefault(corpus.manifest.name, {})[split] = one
+            if rank() == 0:
+                one = Floor(corpus.labels(split), pair_groups(rows), {"overlap": overlaps(first, second)} | scores)
+                found.setdefault(corpus.manifest.name, {})[split] = one
     return found
 
 

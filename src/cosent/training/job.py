@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import cosent
-from cosent.cli import PACKAGES
+from cosent.cli import PACKAGES, as_words
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
@@ -140,7 +140,11 @@ def run_training(
         document(folder, args, record)
     publish(trainer)
     print(*final_table(record, after.rules), record.footprint, sep="\n")
-    print(f"model in {args.output_dir} ({record.train_seconds:.0f} s of training)")
+    step = trainer.state.best_global_step if args.load_best_model_at_end else None
+    epochs = [one["epoch"] for one in trainer.state.log_history if one["step"] == step]
+    kept = f"epoch {epochs[0]:.2f}, step {step}, the best on validation" if epochs else "the end of training"
+    loss = f" with {' '.join(as_words({'loss': asked['loss']}))}" if "loss" in asked else ""
+    print(f"model in {args.output_dir}: {kept} ({record.train_seconds:.0f} s of training{loss})")
     print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
 
 
