@@ -23,6 +23,7 @@ from cosent.errors import InputError, messages_for_users
 from lab import ROOT
 from lab.benchmarks.abstention import abstention_table
 from lab.benchmarks.adds import adds_probed_table, adds_table
+from lab.benchmarks.base_rate import base_rate_table
 from lab.benchmarks.cards import cards_table
 from lab.benchmarks.damage import damage_table
 from lab.benchmarks.dedup import dedup_table
@@ -71,6 +72,7 @@ TABLES = {  # of lab/results/NAME.json
     "adds": adds_table,
     "adds_probed": adds_probed_table,
     "cards": cards_table,
+    "base_rate": base_rate_table,
     "claims": claims_table,
     "damage": damage_table,
     "disks": disks_table,
@@ -89,7 +91,6 @@ TABLES = {  # of lab/results/NAME.json
     "roofline": roofline_sentence,
     "runtimes": runtimes_table,
     "runtimes_base": runtimes_table,
-    "runtimes_busy": runtimes_table,
     "speed": speed_table,
     "trial": trial_table,
     "widths": widths_table,
