@@ -16,7 +16,7 @@ from cosent.models.decision import choose_rule, decision_rules
 from cosent.record import shortened
 from lab.benchmarks.common import save
 
-MODELS = ("mini", "similar", "similar-writer")
+MODELS = ("mini", "similar", "similar-lookup", "similar-writer")
 VERDICTS = "similar"  # the model that has a threshold
 KEPT = ("accuracy", "interval", "same", "different", "similar_same", "similar_different")
 

@@ -28,6 +28,7 @@ from lab.benchmarks.cards import cards_table
 from lab.benchmarks.damage import damage_table
 from lab.benchmarks.dedup import dedup_table
 from lab.benchmarks.disks import disks_table
+from lab.benchmarks.encode import encode_table
 from lab.benchmarks.exactness import exactness_table
 from lab.benchmarks.fix import fix_table
 from lab.benchmarks.fuzz_serve import fuzz_serve_table
@@ -77,6 +78,7 @@ TABLES = {  # of lab/results/NAME.json
     "damage": damage_table,
     "disks": disks_table,
     "dedup": dedup_table,
+    "encode": encode_table,
     "exactness": exactness_table,
     "fix": fix_table,
     "fuzz_serve": fuzz_serve_table,

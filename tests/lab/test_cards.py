@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cosent.encoders import SHIPPED
 from cosent.models.auto import load_bi_encoder
+from lab import RESULTS
 from lab.benchmarks import cards
 from tests.conftest import prepare
 
@@ -68,3 +70,12 @@ def test_the_table_on_paper():
     assert lines[2] == f"| one | 5.6 | 11.8 | {cells} | 20.00 |"
     assert lines[3] == "| overlap |  |  | 19.72 |  |"
     assert lines[-1] == "CPU, commit abcdef0123."
+
+
+def test_the_cards_are_of_the_shipped_weights():
+    """Fails if an encoder changed and README and its card still show its old figures: run the script again."""
+    rows = json.loads((RESULTS / "cards.json").read_text(encoding="utf-8"))["rows"]
+    of = {row["name"]: row for row in rows}
+    assert list(of) == [cards.OVERLAP, *SHIPPED]
+    assert all(list(row["test"]) == list(cards.NAMES) for row in rows)
+    assert {name: of[name]["files"] for name in SHIPPED} == {name: cards.files_of(name) for name in SHIPPED}
