@@ -218,8 +218,8 @@ class RawFile:
                 advice = "Correct the line, or leave such rows out, counted and listed, with --on_bad_rows skip."
                 if not counts["rows"] and isinstance(self.rows, PairRows):
                     advice = (
-                        "Correct the line. If all are like it: name the columns by --text_columns and --label_column, "
-                        "pass --header if this is one, or say what labels stand for, as in --label_values 否=0 是=1."
+                        "Correct the line, or pass --header if it is one. If all are like it, name the columns by "
+                        "--text_columns and --label_column, or say what labels stand for: --label_values 否=0 是=1."
                     )
                 raise InputError(f"{self.place(number)}: {error}.\n  {text!r}\n{advice}") from error
             counts["rows"] += bool(pairs)

@@ -235,11 +235,10 @@ def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dic
             end_with_parent(int(os.environ[PARENT_VARIABLE]))
         short = name.rpartition(".")[2]
         program = f"cosent {short}" if short in JOBS and name == module_of(short) else f"python -m {name}"
-        all_flags = "--help_all" in map(with_underscores, sys.argv)
-        usual = {}  # values of the recipe that is taken without --config, which help shows as defaults
-        if defaults is not None and not {"-h", "--help", "--help_all"}.isdisjoint(map(with_underscores, sys.argv)):
-            usual = parser_of(*argument_classes).read_recipe(defaults({})["config"])
-        parser = Parser(*argument_classes, program=program, launches=shares_work, all_flags=all_flags, usual=usual)
+        asked = {"-h", "--help", "--help_all"}.intersection(map(with_underscores, sys.argv))
+        usual = parser_of(*argument_classes).read_recipe(defaults({})["config"]) if asked and defaults else {}
+        options: dict[str, Any] = {"launches": shares_work, "all_flags": "--help_all" in asked, "usual": usual}
+        parser = Parser(*argument_classes, program=program, **options)
         parser.description = module.__doc__
         values = parser.values(sys.argv[1:], defaults)
         strategy, processes = values.pop("launch", None), values.pop("processes", None)

@@ -159,7 +159,8 @@ OTHERS = [
     ("evaluate", "--pairs {gold} --find_threshold", "validation"),
     ("evaluate", "--pairs {grades} --find_threshold", "graded labels"),
     ("evaluate", "--pairs {gold} --predictions nowhere/p.tsv", "--predictions .*nowhere"),
-    ("evaluate", "--pairs {words}", "words.csv, pair 1, score: .*got 'perhaps'"),
+    ("evaluate", "--pairs {words}", "words.csv, line 2: .*got 'perhaps'"),
+    ("evaluate", "--pairs {odd}", "odd.csv, line 1: .*'是否相同'.*--text_columns.* --label_column"),
     ("evaluate", "--pairs {gold} --label_column same", "same"),
     ("evaluate", "--pairs {gold} --text_columns sentence1", "--text_columns"),
     ("evaluate", "--pairs {faq}", "line 1: one column"),
@@ -195,6 +196,8 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
         found[name] = tmp_path / f"{name}.csv"
         with table_writer(found[name], ("sentence1", "sentence2", "score")) as write:
             write([{"sentence1": "甲", "sentence2": "乙", "score": label}])
+    found["odd"] = tmp_path / "odd.csv"
+    found["odd"].write_text("问题甲,问题乙,是否相同\n甲,乙,1\n", encoding="utf-8")
     job("cosent.jobs.encode", "--model", tiny_bi, "--text", found["faq"], "--output", found["vectors"], "--normalize")
     found["corpus"] = prepare(tmp_path / "faq", {"test": [("甲", "乙", 1.0)]}, "binary", 1.0)
     for name, label, kind in (("one_label", 1.0, "binary"), ("negatives", 0.0, "binary")):

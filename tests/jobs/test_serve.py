@@ -319,6 +319,17 @@ def test_searches_that_are_refused(faq, models, client):
     assert answer.status_code == 400 and "--text" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(("flags", "path"), [({}, "similarity"), ({"text": ["faq.txt"]}, "search")])
+def test_the_server_says_what_to_ask(flags, path, monkeypatch, caplog):
+    """Fails if the start of the server leaves out the address of a request, or names one that has nothing to answer."""
+    monkeypatch.setattr("uvicorn.run", lambda *args, **kwargs: None)
+    for name in ("open_model", "open_live", "build"):
+        monkeypatch.setattr(serve, name, lambda *args, name=name, **kwargs: name)
+    with caplog.at_level("INFO", "cosent"):
+        serve.main(ServeArguments(model="mini", port=8080, **flags))
+    assert f"http://127.0.0.1:8080/{path} answers {{" in caplog.text
+
+
 def test_servers_that_cannot_search(faq, models):
     """Fails if the server starts with a promise that it cannot keep, or with a flag that does nothing."""
     for flags, word in (

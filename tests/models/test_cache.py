@@ -27,9 +27,12 @@ def teacher(tiny_model) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean")
 
 
-def test_vectors_are_the_teachers_own(teacher, tmp_path):
-    """Fails if sentences get the vector of another, are read twice, or are not of length 1."""
-    vectors, rows = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
+def test_vectors_are_the_teachers_own(teacher, tmp_path, caplog):
+    """Fails if sentences get the vector of another, are read twice, not of length 1, or a folder grows untold."""
+    with caplog.at_level("INFO", "cosent"):
+        vectors, rows = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
+    (told,) = caplog.messages
+    assert str(tmp_path) in told and "XDG_CACHE_HOME" in told, "where it is, and how to move it"
     assert vectors.shape == (4, 32) and rows.tolist() == [[0, 1], [1, 2], [0, 3]]
     expected = teacher.encode(["好", "绿"], normalize_embeddings=True)
     np.testing.assert_allclose(vectors[rows[2]], expected, atol=1e-6)

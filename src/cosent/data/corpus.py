@@ -31,7 +31,7 @@ class Corpus:
 
     def split(self, name: str) -> datasets.Dataset:
         if name not in self.splits:
-            raise InputError(f"{self.folder} has no {name} split, only {', '.join(self.splits)}.")
+            raise InputError(f"{self.folder} has no {name} split, only {', '.join(self.splits)}. Name one that has.")
         return self.splits[name]
 
     def labels(self, split: str) -> np.ndarray:

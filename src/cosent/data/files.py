@@ -156,8 +156,8 @@ def read_label(label: object, where: str, values: Mapping[str, str] | None = Non
     if number is None:
         of_values = f" or one of {', '.join(values)} (--label_values)" if values else ""
         raise InputError(
-            f"{where}: expected a number{of_values} as the label, got {label!r}. Correct it, name another "
-            "--label_column, or say what it stands for: --label_values 否=0 是=1."
+            f"{where}: expected a number{of_values} as the label, got {label!r}. Correct it, say what it stands for "
+            "(--label_values 否=0 是=1), or for a header name its columns: --text_columns A B --label_column C."
         )
     return number
 
@@ -235,16 +235,20 @@ class Table:
                 first one does not have.
             keep_empty: accept empty sentences and lines; default: stop at the first.
         """
+        return (row for _, row in self.placed(columns, keep_empty))
+
+    def placed(self, columns: Sequence[str] | None = None, keep_empty: bool = False) -> Iterator[tuple[str, dict]]:
+        """The `rows`, each with its file and line for errors."""
         number = 0
         for number, _, row in self.records(columns):
             if row is None and keep_empty:
                 row = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, "")
+            where = place(self.path, self.format, number)
             try:
                 row = self.checked(row, columns or (), keep_empty)
             except RowError as error:
-                where = place(self.path, self.format, number)
                 raise InputError(f"{where}: {error}. Correct or remove it.") from error
-            yield row if columns is None else {name: row[name] for name in columns}
+            yield where, row if columns is None else {name: row[name] for name in columns}
         if not number:
             raise InputError(f"{self.path} is empty: it has no rows. Name a file with sentences.")
 
@@ -278,7 +282,7 @@ def open_table(
     """A file with the columns of its sentences, see `find_columns`; `what` is the flag of `path`, for messages."""
     path, format = Path(path), known_format(path, what)
     if not path.is_file():
-        raise InputError(f"{what}: there is no file {path}.")
+        raise InputError(f"{what}: there is no file {path}. Check the path.")
     if format == "txt" and len(known) == 1:
         if wanted is not None:
             raise InputError(f"{path} has a sentence per line and no columns. Leave {flag} out.")
@@ -296,7 +300,7 @@ def first_row(path: Path, format: str, options: FileOptions) -> Table:
     problem = InputError(f"{path} is empty: it has no rows. Name another file.")
     for number, _, fields in read_records(path, format, options=options):
         if isinstance(fields, RowError):
-            problem = InputError(f"{place(path, format, number)}: {fields}. Correct it: columns are read here.")
+            problem = InputError(f"{place(path, format, number)}: {fields}. Correct it: it names the columns.")
             if format not in KEYED:
                 break
         elif fields:
@@ -322,7 +326,8 @@ def find_columns(
     """
     path, names, keyed = first.path, first.names, first.format in KEYED
     if wanted is not None and len(wanted) != len(known):
-        raise InputError(f"{flag} takes {len(known)} column names, got {len(wanted)}: {' '.join(map(str, wanted))}.")
+        named = [name for name in wanted if name]
+        raise InputError(f"{flag} must name {len(known)} columns in all, got {len(named)}: {' '.join(named)}.")
     roles = list(zip(wanted or [None] * len(known), known, strict=True))
     if keyed or header is None:
         header = keyed or has_header(names, roles)
@@ -383,7 +388,7 @@ def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> N
     """Refuses an output file that could not be written, or would replace what is there."""
     path, format = Path(path), known_format(path, "--output")
     if format not in WRITERS:
-        raise InputError(f"--output {path}: text lines have no columns. Name a .tsv, .csv, .jsonl, .parquet or .xlsx.")
+        raise InputError(f"--output {path}: a .txt has no columns. Name a .tsv, .csv, .jsonl, .parquet or .xlsx.")
     if not path.parent.is_dir():
         raise InputError(f"--output {path}: the folder {path.parent} does not exist. Create it first.")
     if path.resolve() == Path(input_path).resolve():
@@ -453,7 +458,7 @@ def _parquet_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[
                     writer = stack.enter_context(pyarrow.parquet.ParquetWriter(partial, schema))
                 writer.write_table(table.cast(writer.schema))
             except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-                raise InputError(f"{path}: a column of Parquet has one type ({error}). Write .jsonl.") from error
+                raise InputError(f"{path}: a column of Parquet has one type ({error}). Name a .jsonl.") from error
 
         yield write
 

@@ -130,7 +130,7 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path} is not a complete gzip file: {error}. Compress or copy it again.") from error
         except UnicodeError as error:
-            raise InputError(f"{path} is not {encoding} ({error}). Name its own --encoding.") from error
+            raise InputError(f"{path} is not {encoding} ({error}). Name its --encoding, e.g. gb18030.") from error
 
 
 def undecoded(text: str, fields: object, encoding: str) -> RowError | None:

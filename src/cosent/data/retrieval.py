@@ -15,8 +15,8 @@ from cosent.data.files import (
     LABEL_NAMES,
     QUERY_ID_NAMES,
     TEXT_NAMES,
+    number_of,
     open_table,
-    read_label,
 )
 from cosent.data.formats import is_blank
 from cosent.data.manifest import Labels
@@ -41,7 +41,7 @@ class RetrievalArguments:
         if not self.retrieval:
             refuse_changed(self, ("retrieval_from",), "--retrieval true")
         if self.retrieval_from is not None and self.retrieval_from <= 0:
-            raise InputError(f"--retrieval_from must be above 0, got {self.retrieval_from:g}: labels are gains.")
+            raise InputError(f"--retrieval_from must be above 0, got {self.retrieval_from:g}. Raise it, e.g. to 1.")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def pool_of_rows(rows, least: float, where: str) -> tuple[list[str], Relevance, 
     places = np.array(list(columns)).T
     to_find = similar(labels, least) & (places[:, 0] != places[:, 1])
     if not to_find.any():
-        raise InputError(f"{where} has no two different sentences with a label of at least {least:g}. Name another.")
+        raise InputError(f"{where} has no two different sentences with a label from {least:g}. Add --retrieval false.")
     (first, second), gains = places[to_find].T, labels[to_find].astype(np.float64)
     return list(place), relevant_rows(np.r_[first, second], np.r_[second, first], np.r_[gains, gains]), places
 
@@ -157,18 +157,18 @@ def read_judged(queries: str, documents: str, qrels: str) -> Judged:
     place = {path: {name: number for number, name in enumerate(some)} for path, some in texts.items()}
     table = open_table(qrels, None, (QUERY_ID_NAMES, DOCUMENT_ID_NAMES, LABEL_NAMES), "", "--qrels")
     judgements, score = [], table.sentences[2]
-    for number, row in enumerate(replace(table, sentences=()).rows(table.sentences), start=1):
-        gain = read_label(row[score], f"{qrels}, judgement {number}, {score}")
-        if gain < 0:
-            raise InputError(f"{qrels}, judgement {number}: a score must be 0 or more, got {gain:g}. Correct it.")
+    for where, row in replace(table, sentences=()).placed(table.sentences):
+        gain = number_of(row[score])
+        if gain is None or gain < 0:
+            raise InputError(f"{where}: expected a number from 0 as the {score}, got {row[score]!r}. Correct it.")
         for column, path in zip(table.sentences, (queries, documents), strict=False):
-            if str(row[column]) not in place[path]:
-                raise InputError(f"{qrels}, judgement {number}: {path} has no {str(row[column])!r} ({column}).")
+            if (name := str(row[column])) not in place[path]:
+                raise InputError(f"{where}: {path} has no {name!r}, its {column}. Add its text, or remove the line.")
         if gain > 0:
             query, document = (str(row[column]) for column in table.sentences[:2])
             judgements.append((place[queries][query], place[documents][document], gain))
     if not judgements:
-        raise InputError(f"{qrels}: no document has a score above 0, so that there is nothing to find.")
+        raise InputError(f"{qrels}: every {score} is 0, so that no document is relevant. Name judgements above 0.")
     query_places, document_places, scores = np.array(judgements).T
     known = relevant_rows(query_places.astype(np.int64), document_places.astype(np.int64), scores)
     if unanswered := len(texts[queries]) - len(known):
@@ -184,12 +184,10 @@ def read_identified(path: str, flag: str) -> dict[str, str]:
     titled = "title" in table.names
     columns = [identifier, text, "title"] if titled else [identifier, text]
     texts: dict[str, str] = {}
-    for number, row in enumerate(replace(table, sentences=(text,)).rows(columns, keep_empty=titled), start=1):
+    for where, row in replace(table, sentences=(text,)).placed(columns, keep_empty=titled):
         name, content = str(row[identifier]), f"{(row['title'] if titled else '') or ''} {row[text]}".strip()
         if name in texts or is_blank(content):
-            wrong = (
-                f"{identifier} {name!r} stands there twice" if name in texts else "expected a text, got an empty one"
-            )
-            raise InputError(f"{path}, row {number}: {wrong}. Remove it.")
+            wrong = f"the {identifier} {name!r} occurs above" if name in texts else "expected a text, got an empty one"
+            raise InputError(f"{where}: {wrong}. Remove it.")
         texts[name] = content
     return texts

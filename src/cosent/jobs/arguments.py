@@ -20,6 +20,7 @@ MODEL = (
     "Folder of a trained model, a shipped model or a Hub id: a bi-encoder where vectors are needed, a student for "
     "`generate`; for `serve` also an exported bundle."
 )
+FILE_KINDS = "txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
 
 
 @dataclass(kw_only=True)
@@ -118,9 +119,7 @@ class TextColumn:
 class SentenceFile(TextColumn):
     """Sentences."""
 
-    text: str | None = option(
-        None, "File of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
-    )
+    text: str | None = option(None, f"File of sentences: {FILE_KINDS}")
 
 
 @dataclass(kw_only=True)
@@ -158,9 +157,7 @@ class HitLimits:
 class PairsFile(FileArguments):
     """File of pairs."""
 
-    pairs: str | None = option(
-        None, "File with a pair per row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also as .gz."
-    )
+    pairs: str | None = option(None, "Pairs, one a row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also .gz.")
 
 
 @dataclass(kw_only=True)
@@ -193,14 +190,12 @@ class OutputFolder:
 class IndexArguments(TextColumn, Vectors, ModelSource):
     """Sentences."""
 
-    text: list[str] | None = option(
-        None, "Files of sentences: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
-    )
+    text: list[str] | None = option(None, f"Files of sentences: {FILE_KINDS}")
     index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
 
     def __post_init__(self):
         if self.index is not None and self.truncate_dim is not None:
-            raise InputError("--truncate_dim shortens what is embedded, and --index is. Give it to `cosent encode`.")
+            raise InputError("--index holds vectors of a fixed length. Give --truncate_dim to `cosent encode` instead.")
         if (self.index is None) == (self.text is None):
             raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
         if self.index is not None:

@@ -42,7 +42,7 @@ def main(args: CalibrateArguments) -> None:
         corpora = [load_corpus(name, args.data_dir) for name in args.corpus]
         for corpus in corpora:
             if corpus.manifest.label_kind != "binary":
-                raise InputError(f"{corpus.folder} has {corpus.manifest.label_kind} labels: rules need 0 and 1.")
+                raise InputError(f"{corpus.folder} has {corpus.manifest.label_kind} labels, and a rule needs 0 and 1.")
         model = open_model(args)
         rules = found(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
         if args.output is None:
@@ -69,11 +69,9 @@ def checked_folder(args: CalibrateArguments) -> Path:
         if Path(args.output).exists():
             raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
         return Path(args.output)
-    if args.model in SHIPPED and not Path(args.model).exists():
-        raise InputError(f"{args.model} is part of the package. Name a copy to make with --output.")
     folder = Path(resolve(args.model))
-    if not folder.is_dir():
-        raise InputError(f"{args.model} is a model of the Hub. Name a copy to make with --output.")
+    if not folder.is_dir() or (args.model in SHIPPED and not Path(args.model).exists()):
+        raise InputError(f"{args.model} is part of the package or of the Hub. Write a copy with the rules to --output.")
     return folder
 
 
@@ -88,7 +86,7 @@ def found(model, corpora: list, prompts: tuple[str, str]) -> dict:
     for corpus in corpora:
         labels = corpus.labels("validation")
         if len(set(labels)) < 2:
-            raise InputError(f"{corpus.folder}: all validation labels are {labels[0]:g}. Rules need 0 and 1.")
+            raise InputError(f"{corpus.folder}: every validation label is {labels[0]:g}. Add pairs of the other one.")
         scored[corpus.manifest.name] = score(model, corpus.split("validation"), prompts), labels
     rules = {name: DecisionRule.of(name, *both, prompts) for name, both in scored.items()}
     rules = joint_rule(rules, scored)

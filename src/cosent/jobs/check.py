@@ -56,7 +56,7 @@ class CheckArguments(ModelSource):
 def main(args: CheckArguments) -> int:
     refuse_negative(args, "tolerance")
     if args.text is None and args.against.endswith(".npy"):
-        raise InputError("--text is missing: the file of the texts, of which --against has the vectors.")
+        raise InputError("--text is missing: name the file of texts that the vectors of --against were made from.")
     model = open_model(args)
     from cosent.data.files import SENTENCE, open_table
     from cosent.models.elsewhere import elsewhere
@@ -105,7 +105,7 @@ def answered(ask: Callable, items: list) -> tuple[list[int], np.ndarray, Counter
             refusals[str(error)] += 1
     if len(answers) < max(2, len(items) / 2):
         said = refusals.most_common(1)[0][0]
-        raise InputError(f"{len(answers)} of {len(items)} are answered: {said}. Look at the log of the server.")
+        raise InputError(f"Only {len(answers)} of {len(items)} texts got an answer: {said}. Look at the server's log.")
     return list(answers), np.array(list(answers.values()), np.float64), refusals
 
 

@@ -93,7 +93,7 @@ def check_arguments(index_args: IndexArguments, args: DedupArguments) -> None:
     if args.threshold is not None and not -1 <= args.threshold <= 1:
         raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
     if args.json and args.output is not None:
-        raise InputError("--json prints what --output leaves out of its file. Give one of the two.")
+        raise InputError("--json prints groups, and --output writes the first sentence of each. Give one of the two.")
 
 
 class KeptApart:

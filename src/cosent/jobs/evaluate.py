@@ -118,7 +118,7 @@ def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments)
     if args.pairs is None:
         refuse_changed(args, OF_TABLES if args.corpus else (*OF_TABLES, *OF_CORPUS), "--pairs FILE")
     if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
-        raise InputError("--retrieval and its like do nothing with --qrels and --probe. Leave them out.")
+        raise InputError("--retrieval and --retrieval_from are for --corpus and --pairs. Leave them out.")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
@@ -154,11 +154,8 @@ def read_labelled(
     known = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
     table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
     first, second, label = table.sentences
-    rows = replace(table, sentences=(first, second)).rows([first, second, label])
-    read = [
-        (row[first], row[second], read_label(row[label], f"{path}, pair {number}, {label}", values))
-        for number, row in enumerate(rows, start=1)
-    ]
+    rows = replace(table, sentences=(first, second)).placed([first, second, label])
+    read = [(row[first], row[second], read_label(row[label], where, values)) for where, row in rows]
     columns = dict(zip(FEATURES, map(list, zip(*read, strict=True)), strict=True))
     binary = set(columns["label"]) <= {0.0, 1.0}
     low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
@@ -225,7 +222,7 @@ def rule_for(
     name, rules = corpus.manifest.name, decision_rules(args.model)
     if corpus.manifest.label_kind != "binary":
         if args.find_threshold:
-            raise InputError(f"{name} has {corpus.manifest.label_kind} labels: a threshold needs 0 and 1.")
+            raise InputError(f"--find_threshold: {name} has {corpus.manifest.label_kind} labels, not 0 and 1. Omit it.")
         return None, "none: the labels are not binary"
     if args.find_threshold:
         scores = score(model, corpus.split("validation"), prompts)

@@ -123,7 +123,7 @@ def checked_rounding(args: ExportArguments) -> str | None:
     if missing := [name for name in PACKAGES[args.format] if find_spec(name) is None]:
         raise InputError(f"--format {args.format} needs {', '.join(missing)}. Run pip install -e '.[export]'.")
     if args.bf16 and args.format != "openvino":
-        raise InputError("--bf16 is for --format openvino: onnxruntime has no bfloat16 on a CPU.")
+        raise InputError("--bf16 needs --format openvino: onnxruntime has no bfloat16 on a CPU. Take it, or --int8.")
     rounded = "int8" if args.int8 else "bf16" if args.bf16 else None
     if rounded and args.corpus is None:
         raise InputError(f"--{rounded} changes the scores. Add --corpus: its labelled pairs show by how much.")

@@ -65,5 +65,5 @@ def read_texts(texts: list[str] | None, file: str | None, column: str | None = N
     if texts is None or file is not None:
         raise InputError("Give sentences or --text FILE, one of the two.")
     if any(map(is_blank, texts)):
-        raise InputError("Nothing is similar to an empty sentence. Leave it out.")
+        raise InputError("One of the sentences is empty. Leave it out.")
     return texts

@@ -133,7 +133,7 @@ def shorten(model, args: MergeArguments, corpora: list) -> None:
     from cosent.models.bi_encoder import SentenceEncoder
 
     if not isinstance(model, SentenceEncoder):
-        raise InputError(f"--truncate_dim and --pca_dim shorten a bi-encoder, and this is a {type(model).__name__}.")
+        raise InputError(f"A {type(model).__name__} has no vectors to shorten. Leave out --truncate_dim and --pca_dim.")
     if args.truncate_dim is not None:
         return model.truncate(args.truncate_dim)
     assert args.pca_dim is not None

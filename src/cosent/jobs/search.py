@@ -92,7 +92,7 @@ def check_arguments(args: SearchArguments) -> None:
     if args.query and args.queries:
         raise InputError("Give --query or --queries, not both.")
     if args.query and any(map(is_blank, args.query)):
-        raise InputError(f"--query: got an empty one in {args.query}. Leave it out.")
+        raise InputError(f"--query: one of {args.query} is empty. Leave it out.")
     refuse_below_1(args, "top")
     args.single()
     args.check_limits()

@@ -32,7 +32,7 @@ from cosent.compute.batches import WAITING, Batches
 from cosent.data.formats import as_text, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import HitLimits, Int8, ModelSource, TextColumn, open_model
+from cosent.jobs.arguments import FILE_KINDS, HitLimits, Int8, ModelSource, TextColumn, open_model
 from cosent.search.differences import collisions
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,7 @@ GRACE = 5  # seconds for the requests that are being computed at SIGTERM
 class ServeArguments(HitLimits, TextColumn, Int8, ModelSource):
     """Server options."""
 
-    text: list[str] | None = option(
-        None, "Files of sentences for /search: txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
-    )
+    text: list[str] | None = option(None, f"Files of sentences for /search: {FILE_KINDS}")
     rerank: str | None = option(None, "Model that reranks, ideally a cross-encoder.")
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 accepts other machines.")
@@ -110,7 +108,8 @@ def main(args: ServeArguments) -> None:
         args.dimensions or (),
     )
     limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
-    logger.info("http://%s:%d (Ctrl-C ends)", args.host, args.port)
+    asked = 'similarity answers {"pairs": [["好", "很好"]]}' if live is None else 'search answers {"query": "怎么还款"}'
+    logger.info("http://%s:%d/%s (Ctrl-C ends)", args.host, args.port, asked)
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
 
 

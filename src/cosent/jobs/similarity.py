@@ -92,7 +92,7 @@ def checked_table(args: SimilarityArguments) -> Table | None:
     if args.output:
         check_output(args.output, args.pairs, args.overwrite)
         if taken := set(ADDED) & set(table.names):
-            raise InputError(f"{args.pairs} has a column {taken.pop()} already. Rename it.")
+            raise InputError(f"{args.pairs} has a column {taken.pop()}, which --output adds. Rename it in the file.")
     return table
 
 
@@ -174,5 +174,5 @@ def line(row: dict, columns: tuple[str, ...]) -> str:
 
 def pair_up(sentences: list[str]) -> list[dict]:
     if not sentences or len(sentences) % 2 or any(map(is_blank, sentences)):
-        raise InputError(f"Expected an even number of non-empty sentences, or --pairs FILE, got {sentences}.")
+        raise InputError(f"Give sentences two by two, none of them empty, or --pairs FILE; got {sentences}.")
     return [{"sentence1": one, "sentence2": two} for one, two in zip(sentences[::2], sentences[1::2], strict=True)]

@@ -41,7 +41,7 @@ def verify(path: Path, accept: bool) -> list[str]:
     """What holds, in lines; an `InputError` for what does not."""
     if path.suffix == ".npy" or (path / MANIFEST_NAME).is_file():
         if accept:
-            raise InputError(f"--accept: {path} belongs to its input. Encode or prepare again.")
+            raise InputError(f"--accept is for models, and {path} must fit its input. Encode or prepare again.")
         return [verify_data(path)]
     is_model = (path / "config.json").is_file() and not (path / "bundle.json").is_file()
     if not is_model and not (path / SEAL).is_file():

@@ -142,7 +142,8 @@ def cached_array(
     cache = cache or default_cache()
     file = Path(cache, f"{fingerprint(teacher, [what, *texts])}.npy")
     if any(gather_object(stored_array(file) is None)):  # another machine may have another cache
-        logger.info("Running the model on %s texts once; cached in %s.", f"{len(texts):,}", file)
+        said = "Running the model on %s texts once; cached in %s (XDG_CACHE_HOME: another folder than ~/.cache)."
+        logger.info(said, f"{len(texts):,}", file)
         size = max(1, min(PART_TEXTS, math.ceil(len(texts) / local_world_size())))
         shares = [slice(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
         parts = [file.with_suffix(f".{share.start}-{share.stop}.npy") for share in shares]
