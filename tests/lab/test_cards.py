@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from scipy import stats
 
 from cosent.encoders import SHIPPED
 from cosent.models.auto import load_bi_encoder
-from lab import RESULTS
+from lab import RESULTS, ROOT
 from lab.benchmarks import cards
+from lab.tables import figures
 from tests.conftest import prepare
 
 FAST = "similar-lookup"
@@ -79,3 +81,15 @@ def test_the_cards_are_of_the_shipped_weights():
     assert list(of) == [cards.OVERLAP, *SHIPPED]
     assert all(list(row["test"]) == list(cards.NAMES) for row in rows)
     assert {name: of[name]["files"] for name in SHIPPED} == {name: cards.files_of(name) for name in SHIPPED}
+
+
+def test_no_figure_of_an_encoder_is_typed_by_hand():
+    """Fails if README or a card gives a score that lab/tables/figures.yaml does not find in a result."""
+    ours = re.compile(
+        r"\| (\W*(similar|mini)|test Spearman|Spearman|Recall@10|accuracy|STS-B,|LCQMC,|ATEC,)[^|]*\|(.*)"
+    )
+    found = {}
+    for page in (*ROOT.glob("README*.md"), *ROOT.glob("src/cosent/encoders/*/README.md")):
+        text = figures.fill_figures(page.read_text(encoding="utf-8"), figures.passages(page), lambda query: "N")
+        found |= {f"{page}: {match[0]}": match[3] for line in text.splitlines() if (match := ours.match(line))}
+    assert len(found) > 20 and [row for row, cells in found.items() if re.search(r"\d\.\d", cells)] == []
