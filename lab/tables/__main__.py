@@ -35,6 +35,7 @@ from lab.benchmarks.fuzz_serve import fuzz_serve_table
 from lab.benchmarks.generation import generation_table
 from lab.benchmarks.growth import growth_sentence
 from lab.benchmarks.kills import kills_table
+from lab.benchmarks.latency import latency_table
 from lab.benchmarks.merged import merged_table
 from lab.benchmarks.phenomena import phenomena_table
 from lab.benchmarks.quickstart import quickstart_table
@@ -85,6 +86,7 @@ TABLES = {  # of lab/results/NAME.json
     "generation": generation_table,
     "growth": growth_sentence,
     "kills": kills_table,
+    "latency": latency_table,
     "merged": merged_table,
     "phenomena": phenomena_table,
     "quickstart": quickstart_table,
