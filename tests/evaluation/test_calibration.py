@@ -201,6 +201,8 @@ def test_another_base_rate():
         estimated_base_rate(fitted, scores[:40], alone[:40])
     with pytest.raises(InputError, match="auto"):
         estimated_base_rate(replace(fitted, reach={}), scores, alone)
+    with pytest.raises(InputError, match=r"difference of 0\.0\d"):  # fifty large groups of pairs that vary apart
+        estimated_base_rate(fitted, draw(5000, 0.5)[0] - 0.5, alone[:5000] // 100)
 
 
 def test_shares_that_reach_a_score():

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cosent.errors import InputError
-from cosent.evaluation.significance import independent
 
 BINS = 15
 LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 counts as this far from it
@@ -112,7 +111,7 @@ def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np
     has a part for these pairs, of which those that share a sentence vary together (the sandwich of Huber 1967), and one
     for the validation pairs. Both hold only if similar pairs score as on validation, and so do the others. Then some
     mixture of the two reaches every score as often as these pairs do; the largest difference, of Kolmogorov and
-    Smirnov, is the misfit.
+    Smirnov, is the misfit. It may be two standard errors.
 
     Args:
         scores, groups: of shape `(pairs,)`; for groups, see `data.groups.pair_groups`.
@@ -124,10 +123,13 @@ def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np
     if base_rate is None or not calibration.reach:
         raise InputError("--base_rate auto: the model does not know how its validation pairs scored. Calibrate it.")
     similar, others = (np.array(calibration.reach[name]) for name in ("similar", "dissimilar"))
-    reached = share_reaching(scores, calibration.reach["scores"])
+    levels = np.array(calibration.reach["scores"])
+    reached = share_reaching(scores, levels)
     shares = np.linspace(0, 1, 1001)[:, None]
     misfit = float(np.abs(reached - shares * similar - (1 - shares) * others).max(axis=1).min())
-    if misfit > np.clip((1 / independent(groups) + 1 / calibration.pairs) ** 0.5, *MISFIT):
+    middle = np.argmin(np.abs(reached - 0.5))  # where chance moves the share that reaches a level most
+    chance = squared_by_group((scores >= levels[middle]) - reached[middle], groups) / len(scores) ** 2
+    if misfit > np.clip(2 * (chance + 0.25 / calibration.pairs) ** 0.5, *MISFIT):
         raise InputError(
             f"--base_rate auto: these pairs do not score like validation pairs in any mixture of similar and others "
             f"(a difference of {misfit:.2f}), so that their scores do not tell the share. Label some and give the "
@@ -141,8 +143,7 @@ def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np
     ratio = probabilities / (1 - probabilities) * (1 - base_rate) / base_rate
     slopes = (ratio - 1) / (1 - share + share * ratio)  # of the log-likelihood in the share
     information = np.square(slopes).sum()
-    # The slopes of all pairs sum to 0: of few groups, as of one query with all its candidates, theirs say nothing.
-    variance = max(np.square(np.bincount(groups, slopes)).sum(), information) / information**2
+    variance = squared_by_group(slopes, groups) / information**2
     best = np.argmax(similar - others)
     spread = share**2 * similar[best] * (1 - similar[best]) / base_rate
     spread += (1 - share) ** 2 * others[best] * (1 - others[best]) / (1 - base_rate)
@@ -156,6 +157,14 @@ def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np
     least = 1 / (len(scores) + 2)  # as of a probability
     share = min(max(share, least), 1 - least)
     return share, min(low, share), max(high, share)
+
+
+def squared_by_group(values: np.ndarray, groups: np.ndarray) -> float:
+    """Squared sums by group of values that sum to 0, `(pairs,)`, summed; not less than if each were a group.
+
+    Of few groups, as of one query with all its candidates, the sums say nothing.
+    """
+    return float(max(np.square(np.bincount(groups, values)).sum(), np.square(values).sum()))
 
 
 def shares_that_reach(scores: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
