@@ -57,7 +57,7 @@ NAMES = {
     "cosine_hinge": "cosine, hinge",
     "cosine_linear": "cosine, plain",
     "cosine_mse": "cosine, 0 or 1",
-    "sbert": "Sentence-BERT (head of six classes)",
+    "sbert": "Sentence-BERT (head of two classes)",
 }
 CORPORA = {"stsb": "STS-B", "bq": "BQ part", "lcqmc": "LCQMC", "atec": "ATEC", "pawsx_few": "PAWSX part"}
 OTHERS = {

@@ -10,7 +10,7 @@ from lab.claims.measures import study_of
 from lab.tables.studies import gap_of, protocol, tested
 
 CORPORA = {"stsb": "STS-B", "atec": "ATEC", "bq": "BQ", "lcqmc": "LCQMC"}
-OF_PRIMARY = ("sbert_regression", "cosent")
+OF_PRIMARY = "sbert_regression"
 COMPARING = ("ranknet", "cosent")
 LOSSES = {
     "sbert_regression": "squared error of the cosine",
@@ -27,7 +27,7 @@ def runs_of(study: Study, corpus: str) -> Runs:
     """Runs by loss and seed, of the seeds that the study and `primary` share."""
     primary = study_of("primary")
     assert primary is not None
-    found = by_seed(study, corpus) | {row: by_seed(primary, corpus)[row] for row in OF_PRIMARY}
+    found = by_seed(study, corpus) | {OF_PRIMARY: by_seed(primary, corpus)[OF_PRIMARY]}
     shared = set.intersection(*(set(seeds) for seeds in found.values()))
     return {loss: {seed: found[loss][seed] for seed in sorted(shared)} for loss in LOSSES}
 
