@@ -97,5 +97,5 @@ def test_grades_are_gains(make_corpus):
     assert described(*pool_and_relevance(corpus, "test")[:2])["甲"] == {"乙": 5, "丁": 4}
     assert described(*pool_and_relevance(corpus, "test", from_label=3.0)[:2])["甲"] == {"乙": 5, "丙": 3, "丁": 4}
     corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
-    with pytest.raises(InputError, match="no two different sentences with a label of at least 0.8"):
+    with pytest.raises(InputError, match="no two different sentences with a label from 0.8"):
         pool_and_relevance(corpus, "test")
