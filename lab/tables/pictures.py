@@ -235,7 +235,7 @@ def pictures() -> dict[Path, str]:
         images / "gap_by_budget.svg": gap_by_budget(),
         images / "growth.svg": growth_picture(read("growth")),
         images / "learning_rates.svg": by_rate(),
-        **({images / "thresholds.svg": thresholds_picture(found)} if (found := study_of("thresholds")) else {}),
+        images / "thresholds.svg": thresholds_picture(),
         images / "roofline.svg": roofline_picture(read("roofline")),
         images / "widths.svg": by_width(),
     }

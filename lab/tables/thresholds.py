@@ -33,7 +33,7 @@ def runs_of(study: Study, corpus: str) -> Runs:
 
 
 def thresholds_table(study: Study) -> str:
-    """A row for each loss: test Spearman x100 by corpus, and how far CoSENT is ahead, with its interval."""
+    """A row for each loss: test Spearman x100 by corpus, and its difference from CoSENT with its interval."""
     rows: list[list[Cell]] = [[name] for name in LOSSES.values()]
     shares: list[Cell] = ["of the way from the first row to CoSENT, the learnt threshold goes"]
     counts = set()
@@ -43,7 +43,7 @@ def thresholds_table(study: Study) -> str:
         found = compare(runs, corpus)
         for row, (loss, seeds) in zip(rows, runs.items(), strict=True):
             row += [tested(corpus)(list(seeds.values())), gap_of(found, (loss, "cosent"), 1)]
-        lead = found["sbert_regression", "cosent"][0].mean
+        lead = found[OF_PRIMARY, "cosent"][0].mean
         shares += [f"{1 - found['logistic_threshold', 'cosent'][0].mean / lead:.0%}", None]
     header = ["test Spearman x100"]
     for name in CORPORA.values():
@@ -53,8 +53,10 @@ def thresholds_table(study: Study) -> str:
 
 
 @styled
-def thresholds_picture(study: Study) -> str:
+def thresholds_picture() -> str:
     """A panel for each corpus and a row for each loss: a dot per seed, a bar at their mean."""
+    study = study_of("thresholds")
+    assert study is not None
     first = canvas("STS-B", "", 2.2)
     figure = first.figure
     figure.set_size_inches(8, 2.2)
