@@ -22,9 +22,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, R
 from cosent.comparing.results import Result, read_results, save_results
 from cosent.data.manifest import Manifest
 from cosent.evaluation.calibration import Calibration
-from cosent.evaluation.rules import DecisionRule
 from cosent.evaluation.significance import spearman
-from cosent.models.decision import write_rules
+from cosent.models.decision import DecisionRule, write_rules
 from cosent.models.modules import IDENTITY, Dense, Pooling
 from cosent.record import CorpusRecord, Environment, RunRecord
 from cosent.seal import sha256_of_file

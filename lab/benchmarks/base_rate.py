@@ -15,9 +15,8 @@ from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration, estimated_base_rate, probability_metrics
-from cosent.evaluation.rules import DecisionRule
 from cosent.models.auto import load_bi_encoder
-from cosent.models.decision import decision_rules
+from cosent.models.decision import DecisionRule, decision_rules
 from cosent.record import shortened
 from lab.benchmarks.common import save
 

@@ -25,7 +25,7 @@ from cosent.evaluation.calibration import (
     sigmoid,
     uncalibrated,
 )
-from cosent.evaluation.rules import DecisionRule
+from cosent.models.decision import DecisionRule
 
 
 def drawn(rows: int, curve, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

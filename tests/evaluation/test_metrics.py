@@ -25,8 +25,8 @@ from cosent.evaluation.metrics import (
     threshold_metrics,
     too_few,
 )
-from cosent.evaluation.rules import DecisionRule
 from cosent.evaluation.similarity import pair_cosines
+from cosent.models.decision import DecisionRule
 
 
 def random_rows(rows: int, seed: int, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -216,9 +216,9 @@ def test_a_split_is_scored_with_what_validation_decided():
     rule = DecisionRule.of("faq", SCORES, LABELS)
     assert rule.threshold == pytest.approx(0.55) and rule.calibration.pairs == 4
     other = np.array([0.9, 0.5, 0.3, 0.1])  # a threshold of its own would be right on every pair
-    metrics = evaluate_scores(other, LABELS, rule)
+    metrics = evaluate_scores(other, LABELS, rule.threshold, rule.calibration)
     assert metrics["accuracy"] == 0.75 and "brier" not in metrics
-    calibrated = evaluate_scores(other, LABELS, rule, "bi_encoder")
+    calibrated = evaluate_scores(other, LABELS, rule.threshold, rule.calibration, "bi_encoder")
     squares = [(0.9 - 1) ** 2, (0.5 - 1) ** 2, 0.3**2, 0.1**2]
     assert calibrated["uncalibrated_brier"] == pytest.approx(sum(squares) / 4)
     expected = rule.calibration.probabilities(other) - LABELS

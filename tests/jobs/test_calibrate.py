@@ -7,7 +7,7 @@ import pytest
 
 from cosent import decision_rules, load_model
 from cosent.errors import InputError
-from cosent.evaluation.rules import JOINT, DecisionRule
+from cosent.models.decision import JOINT, DecisionRule
 
 
 def test_the_rules_of_a_foreign_model_are_read_by_the_jobs(tiny_model, made_up, pairs, make_corpus, job, tmp_path):

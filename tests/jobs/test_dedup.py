@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 
 from cosent.errors import InputError
-from cosent.evaluation.rules import DecisionRule
 from cosent.jobs.encode import EncodeArguments
 from cosent.jobs.encode import main as encode
 from cosent.models.cache import growing_vectors
+from cosent.models.decision import DecisionRule
 from tests.conftest import CALIBRATION
 
 LINES = ["怎么还款", "今天天气很好", "怎么还款？", "红色的苹果", "今天天气很好。", "怎么还款", "推荐一辆红车"]

@@ -7,9 +7,9 @@ import pytest
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.rules import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.decision import DecisionRule
 from tests.conftest import CALIBRATION
 from tests.support.launching import launch
 

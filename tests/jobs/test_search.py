@@ -14,12 +14,12 @@ import torch
 
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration
-from cosent.evaluation.rules import AnswerRule, DecisionRule
 from cosent.jobs.encode import EncodeArguments
 from cosent.jobs.encode import main as encode
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import growing_vectors
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.decision import AnswerRule, DecisionRule
 from cosent.models.prompts import Prompts
 from cosent.seal import sha256_of_file
 from cosent.search.differences import COLLISION

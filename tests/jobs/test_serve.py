@@ -20,12 +20,12 @@ import pytest
 
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration
-from cosent.evaluation.rules import AnswerRule, DecisionRule
 from cosent.jobs import serve
 from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, ServeArguments, build, key_of
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import growing_vectors
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.decision import AnswerRule, DecisionRule
 from cosent.models.embedding import quantized
 from cosent.search.index import Index
 

@@ -8,8 +8,8 @@ import pytest
 
 from cosent.data.corpus import load_corpus
 from cosent.evaluation.calibration import fit_calibration
-from cosent.evaluation.rules import DecisionRule
 from cosent.models.auto import load_model
+from cosent.models.decision import DecisionRule
 from cosent.models.embedding import quantized
 from lab.benchmarks import latency
 from lab.benchmarks.base_rate import base_rate_table, measure, thinned

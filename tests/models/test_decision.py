@@ -16,9 +16,16 @@ from cosent.evaluation.calibration import (
     probability_metrics,
     sigmoid,
 )
-from cosent.evaluation.rules import DecisionRule
 from cosent.jobs.similarity import answers, line
-from cosent.models.decision import choose_rule, write_rules
+from cosent.models.decision import (
+    JOINT,
+    DecisionRule,
+    choose_rule,
+    find_merge_threshold,
+    joint_rule,
+    rule_for,
+    write_rules,
+)
 from cosent.record import read_record
 from cosent.search.differences import COLLISION
 
@@ -170,3 +177,44 @@ def test_the_highest_probability_of_scores_that_mean_nothing():
     """Fails if a cross-encoder whose map is flat is said to reach `nan`."""
     assert Calibration(method="platt", pairs=8).probabilities([CrossEncoder.highest_score]) == 0.5
     assert Calibration(method="platt", pairs=8, slope=2.0).probabilities([CrossEncoder.highest_score]) == 0.9
+
+
+def test_a_rule_belongs_to_its_prompts(tmp_path):
+    """Fails if scores of texts behind one prompt get probabilities that were found behind another, or nothing says why
+    there are none."""
+    faq, other = ("问：", "答："), ("", "")
+    rules = {"faq": DecisionRule("faq", 0.5, None, faq), "a": DecisionRule("a", 0.5, None, other)}
+    write_rules(tmp_path, rules)
+    assert rule_for(str(tmp_path), faq, "faq") == (rules["faq"], "")
+    rule, reason = rule_for(str(tmp_path), other, "faq")
+    assert rule is None and "'问：' and '答：'" in reason
+    assert rule_for(str(tmp_path), other)[0] is None and "faq, a" in rule_for(str(tmp_path), other)[1]
+    assert rule_for(str(tmp_path / "none"), other)[0] is None
+    with pytest.raises(InputError, match="--corpus other"):
+        rule_for(str(tmp_path), other, "other")
+
+
+def test_the_merge_threshold_on_paper():
+    """Fails if labelled pairs, half of them similar, decide about the pairs of a file, of which most are not, if an
+    error that was not seen counts as impossible, or half of equal scores are merged.
+
+    With a share of 0.1, nine of ten are right if s >= 81 d: all 100 similar pairs may go with one of 99 others
+    unseen, s = 1 and d = 1 / 100, but not with one seen, d = 2 / 100.
+    """
+    scores = np.r_[np.full(100, 0.9), np.full(99, 0.5)]
+    labels = np.r_[np.ones(100), np.zeros(99)]
+    assert find_merge_threshold(scores, labels) == 0.9
+    assert find_merge_threshold(np.r_[scores, 0.95], np.r_[labels, 0.0]) is None
+    assert find_merge_threshold(scores[:110], labels[:110]) is None, "ten others prove no share below a hundredth"
+    mixed = np.r_[np.full(90, 0.9), np.full(10, 0.8), 0.8, np.full(98, 0.5)]
+    assert find_merge_threshold(mixed, np.r_[np.ones(100), np.zeros(99)]) == 0.9
+
+
+def test_several_corpora_have_a_rule_of_all_their_pairs():
+    """Fails if the joint rule is that of one corpus, or a corpus without a rule takes part."""
+    scored = {name: (np.array([0.1, 0.4, top]), np.array([0.0, 0.0, 1.0])) for name, top in (("a", 0.9), ("b", 0.5))}
+    rules = {name: DecisionRule.of(name, *both) for name, both in scored.items()}
+    joint = joint_rule(rules, scored | {"graded": scored["a"]})
+    assert list(joint) == ["a", "b", JOINT] and joint[JOINT].threshold == pytest.approx(0.45)
+    assert joint[JOINT].calibration.pairs == 6
+    assert list(joint_rule({"a": rules["a"]}, scored)) == ["a"]

@@ -23,12 +23,11 @@ from accelerate.commands.launch import launch_command_parser
 
 import cosent.cli
 from cosent.data.files import table_writer
-from cosent.evaluation.rules import AnswerRule
 from cosent.jobs.encode import EncodeArguments
 from cosent.jobs.encode import main as encode
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.decision import decision_rules, write_rules
+from cosent.models.decision import AnswerRule, decision_rules, write_rules
 from cosent.models.student import Student
 from cosent.record import save_scores
 from cosent.seal import model_files, seal

@@ -9,8 +9,8 @@ from scipy.stats import beta
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.evaluation.rules import AnswerRule, DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.decision import AnswerRule, DecisionRule
 from cosent.search.precision import (
     SimulatedQueries,
     answer_rules,

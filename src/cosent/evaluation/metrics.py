@@ -11,8 +11,7 @@ import evaluate
 import numpy as np
 from scipy import stats
 
-from cosent.evaluation.calibration import calibration_metrics
-from cosent.evaluation.rules import DecisionRule
+from cosent.evaluation.calibration import Calibration, calibration_metrics
 from cosent.evaluation.significance import ranks, spearman
 
 FEWEST = 10  # pairs besides those of the most frequent label; a split with fewer is tiny
@@ -58,13 +57,16 @@ class SimilarityMetrics(evaluate.Metric):
 
 
 def evaluate_scores(
-    scores: np.ndarray, labels: np.ndarray, rule: DecisionRule | None = None, tower: str | None = None
+    scores: np.ndarray,
+    labels: np.ndarray,
+    threshold: float | None = None,
+    calibration: Calibration | None = None,
+    tower: str | None = None,
 ) -> dict[str, float]:
-    """`SimilarityMetrics` of scores `(pairs,)` at the threshold of `rule`, which validation pairs decided.
+    """`SimilarityMetrics` of scores `(pairs,)` at the threshold of a decision rule.
 
     With a `tower`, for labels of 0 and 1, `calibration_metrics` too.
     """
-    threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
     metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
     return metrics if tower is None else metrics | calibration_metrics(calibration, scores, labels, tower)
 

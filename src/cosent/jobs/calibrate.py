@@ -77,8 +77,8 @@ def checked_folder(args: CalibrateArguments) -> Path:
 
 def found(model, corpora: list, prompts: tuple[str, str]) -> dict:
     """The rules of the validation splits, and of all of them together."""
-    from cosent.evaluation.rules import DecisionRule, joint_rule
     from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.decision import DecisionRule, joint_rule
     from cosent.models.embedding import score
     from cosent.search.precision import with_answers
 

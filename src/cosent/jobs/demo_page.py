@@ -14,9 +14,8 @@ import numpy as np
 
 from cosent.data.formats import is_blank
 from cosent.errors import InputError
-from cosent.evaluation.rules import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
-from cosent.models.decision import choose_rule, decision_rules
+from cosent.models.decision import DecisionRule, choose_rule, decision_rules
 from cosent.models.student import Student
 from cosent.search.index import Index
 

@@ -44,7 +44,7 @@ from cosent.models.decision import DECISION_NAME, decision_rules
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
 
 if TYPE_CHECKING:
-    from cosent.evaluation.rules import DecisionRule
+    from cosent.models.decision import DecisionRule
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 OF_CORPUS = ("split", "find_threshold", "predictions")
@@ -190,12 +190,12 @@ def evaluate_corpus(
     labels = corpus.labels(args.split)
     rule, source = rule_for(args, corpus, model, prompts)
     tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
-    metrics = evaluate_scores(scores, labels, rule, tower)
+    threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
+    metrics = evaluate_scores(scores, labels, threshold, calibration, tower)
     if can_rank(labels):
         metrics["spearman_at_most"] = spearman_at_most(labels, scores)
     if rank() > 0:
         return {}, []
-    threshold = None if rule is None else rule.threshold
     if args.predictions:
         write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
     result = {"corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
@@ -216,7 +216,7 @@ def rule_for(
     args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]
 ) -> tuple["DecisionRule | None", str]:
     """The rule of validation now or of the model's folder, and its source; one of other prompts does not apply."""
-    from cosent.evaluation.rules import DecisionRule
+    from cosent.models.decision import DecisionRule
     from cosent.models.embedding import score
 
     name, rules = corpus.manifest.name, decision_rules(args.model)

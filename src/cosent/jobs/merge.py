@@ -148,7 +148,7 @@ def evaluate(model, corpora):
     Nothing is found without a corpus, since the thresholds of members mean nothing for their mean.
     """
     from cosent.evaluation.metrics import can_rank, evaluate_scores
-    from cosent.evaluation.rules import DecisionRule
+    from cosent.models.decision import DecisionRule
     from cosent.training.evaluation import Evaluation
 
     evaluation = Evaluation()
@@ -159,6 +159,6 @@ def evaluate(model, corpora):
         binary = corpus.manifest.label_kind == "binary" and can_rank(labels)
         if binary:
             evaluation.rules[name] = DecisionRule.of(name, scores, labels, model.prompts.sides())
-        evaluation.metrics[name] = {"validation": evaluate_scores(scores, labels, evaluation.rules.get(name))}
+        evaluation.metrics[name] = {"validation": evaluate_scores(scores, labels)}
     evaluation.decide_jointly(evaluation.scores)
     return evaluation

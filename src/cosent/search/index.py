@@ -21,9 +21,8 @@ import numpy as np
 from cosent.data.files import read_rows
 from cosent.data.formats import is_blank
 from cosent.errors import InputError
-from cosent.evaluation.rules import AnswerRule, DecisionRule
 from cosent.models.cache import fingerprint
-from cosent.models.decision import choose_rule, decision_rules
+from cosent.models.decision import AnswerRule, DecisionRule, choose_rule, decision_rules
 from cosent.models.embedding import windows
 from cosent.search.differences import collisions
 from cosent.search.neighbours import approximate, nearest

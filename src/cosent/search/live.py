@@ -7,7 +7,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from cosent.errors import InputError
-from cosent.evaluation.rules import DecisionRule
+from cosent.models.decision import DecisionRule
 from cosent.search.index import Hit, Index
 
 if TYPE_CHECKING:

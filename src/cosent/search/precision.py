@@ -9,8 +9,8 @@ import numpy as np
 from cosent.data.corpus import Corpus
 from cosent.data.groups import components
 from cosent.data.retrieval import pool_and_relevance
-from cosent.evaluation.rules import JOINT, AnswerRule, DecisionRule
 from cosent.evaluation.significance import independent
+from cosent.models.decision import JOINT, AnswerRule, DecisionRule
 from cosent.models.embedding import embed
 
 if TYPE_CHECKING:

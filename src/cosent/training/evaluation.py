@@ -14,7 +14,6 @@ from cosent.data.corpus import Corpus
 from cosent.data.groups import pair_groups
 from cosent.evaluation.metrics import can_rank, find_threshold, spearman_at_most, too_few
 from cosent.evaluation.retrieval import mean_intervals
-from cosent.evaluation.rules import DecisionRule, joint_rule
 from cosent.evaluation.significance import (
     independent,
     paired_interval,
@@ -25,6 +24,7 @@ from cosent.evaluation.significance import (
 from cosent.evaluation.similarity import overlaps
 from cosent.models.auto import load_bi_encoder
 from cosent.models.cache import teacher_vectors
+from cosent.models.decision import DecisionRule, joint_rule
 from cosent.record import (
     BEFORE,
     OVERLAP,

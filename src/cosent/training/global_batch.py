@@ -25,8 +25,8 @@ from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
 from cosent.evaluation.metrics import evaluate_scores
 from cosent.evaluation.retrieval import METRICS
-from cosent.evaluation.rules import DecisionRule
 from cosent.models.bi_encoder import TextModel
+from cosent.models.decision import DecisionRule
 from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
 from cosent.record import trained_on_pairs
@@ -59,7 +59,8 @@ def pair_metrics(
     tower: str | None = None,
 ) -> dict[str, float]:
     """`evaluate_scores` and, for a student that generates, the perplexity of synonyms given each other."""
-    metrics = evaluate_scores(predictions["scores"], labels, rule, tower)
+    threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
+    metrics = evaluate_scores(predictions["scores"], labels, threshold, calibration, tower)
     if (tokens := np.sum(predictions.get("target_tokens", 0))) > 0:  # [SEP] included; both directions count
         metrics["perplexity"] = float(np.exp(np.sum(predictions["target_losses"], dtype=np.float64) / tokens))
     return metrics

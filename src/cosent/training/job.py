@@ -20,10 +20,9 @@ from cosent.cli import PACKAGES, as_words
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
-from cosent.evaluation.rules import DecisionRule
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
-from cosent.models.decision import write_rules
+from cosent.models.decision import DecisionRule, write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes, terms_of
 from cosent.seal import sha256_of_file
 from cosent.search.precision import with_answers

@@ -7,8 +7,8 @@ import pytest
 
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration
-from cosent.evaluation.rules import DecisionRule
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.decision import DecisionRule
 from cosent.search.index import Hit
 from tests.conftest import save_record
 
