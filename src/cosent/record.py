@@ -33,9 +33,10 @@ class Environment:
     """Software and hardware that a run was measured on."""
 
     versions: dict[str, str]  # by package
-    commit: str | None  # of the checkout, with `+` when it has changes
+    commit: str | None  # of the clone, with `+` when its code has changes
     device: str
     threads: int
+    source_sha256: str | None = None  # of the package's Python files
 
     @property
     def short_commit(self) -> str:
@@ -198,6 +199,7 @@ class RunRecord:
         recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
         files: SHA-256 of the files of text, and of a loss of one's own, by name.
+        start_sha256: SHA-256 of the weights that training started from, by file.
         seconds: duration of the job.
         history: the log of Trainer.
         prompts: texts in front of the first and the second sentence of every pair.
@@ -223,6 +225,7 @@ class RunRecord:
     footprint: Footprint | None = None
     corpora: dict[str, CorpusRecord] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    start_sha256: dict[str, str] = field(default_factory=dict)
     train_pairs: int | None = None
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)

@@ -193,6 +193,24 @@ def test_every_method_gets_what_validation_prefers(run_study):
     ]
 
 
+def test_one_cell_by_one_command(run_study, capsys):
+    """Fails if --only and --corpus train more than one method on one corpus, or set results of the others aside."""
+    both = {"recipes": ("cosent", "sbert"), **GRID}
+    run_study(seeds=[1], **both)
+    assert run_study("--only", "sbert", "--corpus", "stsb", "--seeds", "2", **both) == (
+        0,
+        [("made_up/sbert-stsb-2", 0.1)],
+    )
+    kept = read_results(run_study.results)
+    assert [r.name for r in kept.results] == ["cosent-stsb-1", "sbert-stsb-1", "sbert-stsb-2"]
+    assert not (run_study.results / EARLIER).exists() and kept.definition["methods"] == ["cosent", "sbert"]
+    rate = ("--set", "learning_rate=0.3", "--only", "cosent", "--seeds", "1")
+    assert run_study(*rate, **both)[1] == [("made_up-learning_rate=0.3/cosent-stsb-1", 0.3)], "no grid for a set rate"
+    for flag in ("only", "corpus"):
+        with pytest.raises(InputError, match=f"--{flag}: .*'cosine'"):
+            run_study(f"--{flag}", "cosine", **both)
+
+
 def test_fewer_pairs_for_the_grid(run_study):
     """Fails if a run on fewer pairs counts as one of the study, --limit_train leaves the grid at its full size, or a
     rate by --set is tuned away."""

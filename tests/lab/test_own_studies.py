@@ -1,6 +1,7 @@
 """The studies of the lab can be run, and the results of this repository are theirs."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -11,7 +12,7 @@ from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from lab import RESULTS, ROOT
-from lab.study import FILE, study_named
+from lab.study import FILE, refuse_unrepeatable, study_named
 
 ENDED = ("easy_negatives", "groups", "options")  # studies of options that ended, see lab/LOG.md
 KEPT = sorted(file.parent for file in RESULTS.glob(f"*/{STUDY_NAME}"))
@@ -27,6 +28,30 @@ def test_an_entry_takes_the_defaults_and_its_own_flags_on_top():
     assert study_named("across")["seeds"] == [1, 2, 3]
     with pytest.raises(InputError, match="no recipe at gapp"):
         study_named("gapp")
+
+
+def test_only_a_commit_on_main_is_measured(tmp_path):
+    """Fails if results of the lab come from code that no clone has: changed files, or a commit outside main."""
+
+    def git(*words: str) -> None:
+        author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *author, *words], check=True, capture_output=True)
+
+    refuse_unrepeatable(tmp_path)  # no clone
+    (tmp_path / "lab/results").mkdir(parents=True)
+    for name in ("code.py", "lab/results/study.jsonl"):
+        (tmp_path / name).write_text("1")
+    git("init", "-b", "main")
+    git("add", "."), git("commit", "-m", "first")
+    git("checkout", "-b", "other")
+    (tmp_path / "lab/results/study.jsonl").write_text("results of an earlier run")
+    refuse_unrepeatable(tmp_path)
+    (tmp_path / "code.py").write_text("2")
+    with pytest.raises(InputError, match=r"code\.py"):
+        refuse_unrepeatable(tmp_path)
+    git("commit", "-am", "second")
+    with pytest.raises(InputError, match="not on main"):
+        refuse_unrepeatable(tmp_path)
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from cosent.errors import InputError
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
 NEEDED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")
-# Flags that are set for every run.
 MOST_RUNS = 10_000  # of a study
+# Flags that are set for every run.
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
 
@@ -149,6 +149,17 @@ def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list[Run]:
     if twice is not None:
         raise InputError(f"Two runs of the study would be called {twice}. Give recipes or corpora other file names.")
     return runs
+
+
+def selected(runs: list[Run], methods: list[str] | None, corpora: list[str] | None) -> list[Run]:
+    """The runs of these methods on these corpora; None stands for all."""
+    for flag, names, offered in (
+        ("only", methods, {run.method for run in runs}),
+        ("corpus", corpora, {run.corpus for run in runs}),
+    ):
+        if unknown := sorted({*(names or ())} - offered):
+            raise InputError(f"--{flag}: the study has no {unknown[0]!r}. It has {', '.join(sorted(offered))}.")
+    return [run for run in runs if run.method in (methods or [run.method]) and run.corpus in (corpora or [run.corpus])]
 
 
 def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """Run every recipe and variant of a study on every corpus with every seed, through `accelerate launch`.
 
 cosent study recipes/studies/losses_stsb.yaml --parallel 2
+cosent study losses_stsb --only cosent --corpus stsb --seeds 1 --set learning_rate=2e-5    one run
 
 A study is a YAML mapping:
 
@@ -34,6 +35,8 @@ class StudyArguments(DataFolder):
 
     study: str = option(REQUIRED, "Name of a shipped study, or its YAML file.", positional=True)
     seeds: list[int] | None = option(None, "Seeds instead of those of the study.")
+    only: list[str] | None = option(None, "Methods to run, by their names in the tables.")
+    corpus: list[str] | None = option(None, "Corpora of the study to run.", commas=True)
     set: list[str] | None = option(
         None,
         "KEY=VALUE flags for every run, which override those of the study, e.g. limit_train=500; their results go to a "
@@ -54,30 +57,30 @@ def main(args: StudyArguments) -> int:
 def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
     """Trains what the results of a study lack; returns the exit status."""
     from cosent.comparing.results import name_of, points, read_study_folder
-    from cosent.comparing.runs import choose, expand, settings_of
+    from cosent.comparing.runs import choose, expand, selected, settings_of
     from cosent.comparing.session import Session
 
-    for corpora in study["corpora"]:
-        for corpus in [corpora] if isinstance(corpora, str) else corpora:
-            existing_corpus(corpus, args.data_dir)
     overrides = settings_of(args.set or [], args.study)
     tune = {key: values for key, values in study.pop("tune", {}).items() if key not in overrides}
     tune_flags = study.pop("tune_flags", {})
     # A trial must never count as a run of the study itself.
     folder = Path(args.results, "-".join([name, name_of(overrides)] if overrides else [name]))
-    runs = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
+    every = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
+    runs = selected(every, args.only, args.corpus)
     first = study | {"seeds": study["seeds"][:1]}
     trials = [
         replace(run, point=point)
         for point, flags in points(tune).items()
-        for run in expand(first, tune_flags | overrides | flags)
+        for run in selected(expand(first, tune_flags | overrides | flags), args.only, args.corpus)
     ]
     definition = {
-        "methods": list(dict.fromkeys(run.method for run in runs)),
-        "corpora": list(dict.fromkeys(run.corpus for run in runs)),
-        "seeds": list(dict.fromkeys(run.seed for run in runs)),
+        "methods": list(dict.fromkeys(run.method for run in every)),
+        "corpora": list(dict.fromkeys(run.corpus for run in every)),
+        "seeds": list(dict.fromkeys(run.seed for run in every)),
         **({"tune": tune} if tune else {}),
     }
+    for corpus in {corpus for run in runs for corpus in run.corpora}:
+        existing_corpus(corpus, args.data_dir)
     with locked(folder):
         folder.mkdir(parents=True, exist_ok=True)
         there = read_study_folder(folder)
@@ -87,7 +90,7 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
             failed = session.train(trials) if trials else set()
             chosen, waiting = choose(runs, tune, session.results) if tune else (runs, [])
             session.take_over(chosen)
-            failed |= session.train(chosen, waiting)
+            failed |= session.train(chosen, [*waiting, *(run for run in every if run not in set(runs))])
         except KeyboardInterrupt:  # or SIGTERM
             print("stopped, with the active runs; the same command continues", file=sys.stderr)
             return STOPPED

@@ -1,5 +1,6 @@
 """Steps shared by training jobs: start, run or plan, record, model card, and upload to the Hub."""
 
+import hashlib
 import platform
 import shlex
 import subprocess
@@ -20,6 +21,7 @@ from cosent.cli import PACKAGES, as_words
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
+from cosent.encoders import local
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.decision import DecisionRule, write_rules
@@ -88,6 +90,7 @@ def run_training(
     terms = terms_of([asked["model_name_or_path"], asked.get("teacher")], [corpus.manifest for corpus in training])
     check_license(args.license, terms)
     files = {file: sha256_of_file(file) for file in [*(asked["text"] or []), *code]}
+    start_sha256 = weight_hashes(asked["model_name_or_path"])
     settings = run_settings(*arguments, data=manifest_hashes(records) | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
     if args.dry_run:
@@ -114,6 +117,7 @@ def run_training(
             footprint=footprint(model, trainer.optimizer),
             corpora=records,
             files=files,
+            start_sha256=start_sha256,
             cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
             train_pairs=len(trainer.train_dataset),
             before=before.metrics,
@@ -177,19 +181,43 @@ def environment() -> Environment:
         versions={"cosent": cosent.__version__, **{name: version(name) for name in PACKAGES}}
         | {"python": platform.python_version()},
         commit=commit(),
+        source_sha256=source_sha256(),
         device=torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
         threads=torch.get_num_threads(),
     )
 
 
 def commit() -> str | None:
-    """Commit of the checkout that this package runs from, with `+` if it has changes; None outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    """Commit of the clone that this package runs from, with `+` if its code differs; None outside of a clone."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():  # the repository around a virtual environment is another one
+        return None
+    code = ["src", "data_scripts", "recipes"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        head, changes = (
+            subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", *code])
+        )
     except FileNotFoundError:  # no git here
         return None
-    return result.stdout.strip() or None
+    return head + ("+" if changes else "") or None
+
+
+def source_sha256() -> str:
+    """SHA-256 of the names and contents of the package's Python files, the same in a clone and a wheel."""
+    package, sha256 = Path(str(cosent.__file__)).parent, hashlib.sha256()
+    for name, file in sorted((file.relative_to(package).as_posix(), file) for file in package.rglob("*.py")):
+        if not name.startswith("data_scripts/"):
+            sha256.update(f"{name}\n".encode() + file.read_bytes())
+    return sha256.hexdigest()
+
+
+def weight_hashes(model_name_or_path: str) -> dict[str, str]:
+    """SHA-256 of the weights in a model folder, by file; empty for models of the Hub and random weights."""
+    folder = local(model_name_or_path).expanduser()
+    files = sorted(file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    files += sorted(folder.glob("[0-9]_*/*.safetensors"))
+    return {file.relative_to(folder).as_posix(): sha256_of_file(file) for file in files}
 
 
 def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Footprint:
