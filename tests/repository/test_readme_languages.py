@@ -94,15 +94,6 @@ def student(row: str) -> str:
     return str(times_100(next(entry for entry in rows if entry["name"].startswith(row))["values"]))
 
 
-def test_the_speed_of_the_readmes_is_measured():
-    """Fails if the speed-up of a headline is not that of the results; `make tables` writes the other figures."""
-    rows = json.loads((RESULTS / "speed.json").read_text(encoding="utf-8"))["rows"]
-    training = [row["ratio"] for row in rows if row["task"] == "train"]
-    for name in READMES:
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert all(f" {value:.1f}" in text for value in (min(training), max(training))), name
-
-
 def test_the_numbers_of_the_model_cards_are_measured():
     """Fails if a card promises what the results do not show."""
     cards = ROOT / "src/cosent/encoders"
