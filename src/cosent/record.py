@@ -298,16 +298,19 @@ def terms_of(models: Iterable[str | None], manifests: Iterable[Manifest] = ()) -
     return known | {manifest.name: manifest.terms for manifest in manifests if manifest.terms}
 
 
-def trained_on_pairs(model: str) -> bool:
-    """Whether the model of a folder was trained on pairs by a run of ours, which a run of pretraining is not.
+def lineage(model: str) -> list[RunRecord]:
+    """Records of the run that made a model, of the run that made its start, and so on, as far as they are there."""
+    records: dict[Path, RunRecord] = {}
+    start: str | None = model
+    while start and local(start).resolve() not in records and (record := record_of_start(start)) is not None:
+        records[local(start).resolve()] = record
+        start = record.recipe.get("model_name_or_path")
+    return list(records.values())
 
-    A merge counts as its models, as far as they are still there.
-    """
-    record = record_of_start(model) if model else None
-    if record is None or record.pretraining is not None:
-        return False
-    merged = [one for one in record.recipe.get("models") or [] if one != model and read_record(one) is not None]
-    return any(map(trained_on_pairs, merged)) if merged else True
+
+def trained_on_pairs(runs: list[RunRecord]) -> bool:
+    """Whether the last run of a `lineage` trained on pairs, and was no pretraining."""
+    return bool(runs) and runs[0].pretraining is None
 
 
 def save_scores(file: str | Path, scores: Scores) -> None:

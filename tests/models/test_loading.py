@@ -47,7 +47,8 @@ def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
     for load in (load_bi_encoder, SentenceEncoder.from_pretrained):
         with pytest.raises(InputError, match="cross-encoder"):
             load(str(tmp_path))
-    assert SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean").pooling.mode == "mean"
+    with pytest.raises(InputError, match="--tower cross_encoder"):
+        SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean")
 
 
 def test_a_plain_folder_says_how_it_is_pooled(tiny_model, tiny_bi, caplog):

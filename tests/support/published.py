@@ -69,6 +69,42 @@ def bge_zh(folder: Path) -> str:
     return str(folder)
 
 
+def bert(folder: Path) -> str:
+    """As bert-base-chinese: no modules, no prompts."""
+    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
+    save(BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)), folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def e5_small(folder: Path) -> str:
+    """As intfloat/multilingual-e5-small, and as it is used for similarity: with a default prompt; 12 layers x 384."""
+    sizes = {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 16}
+    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
+    save(BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)), folder)
+    tokenizer.save_pretrained(folder)
+    prompts = {"query": "query: ", "passage": "passage: "}
+    write(folder, "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
+    describe_pooling(folder, "mean_tokens", width=384)
+    return str(folder)
+
+
+def minilm(folder: Path) -> str:
+    """As sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2: mean pooling without a Normalize."""
+    bert(folder)
+    write(folder, "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
+    describe_pooling(folder, "mean_tokens", after=())
+    return str(folder)
+
+
+def gte(folder: Path) -> str:
+    """As thenlper/gte-small-zh: pooled by [CLS], not normalised, with the maximum length of its config."""
+    bert(folder)
+    write(folder, "sentence_bert_config.json", {"max_seq_length": 512, "do_lower_case": False})
+    describe_pooling(folder, "cls_token", after=())
+    return str(folder)
+
+
 def bge_reranker(folder: Path) -> str:
     """As BAAI/bge-reranker-v2-m3: an XLM-RoBERTa with one logit."""
     tokenizer = AutoTokenizer.from_pretrained(VOCABULARY, model_input_names=["input_ids", "attention_mask"])
@@ -117,12 +153,12 @@ def save(model: PreTrainedModel, folder: Path, **config) -> None:
     write(folder, "config.json", model.config.to_dict() | config)
 
 
-def describe_pooling(folder: Path, mode: str) -> None:
-    """Writes modules.json with Pooling and Normalize, whose folder is empty, as versions before 5.4 did."""
+def describe_pooling(folder: Path, mode: str, width: int = 32, after: tuple[str, ...] = ("Normalize",)) -> None:
+    """Writes modules.json with Pooling and modules without a config, as versions before 5.4 did."""
     modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     keys = {f"pooling_mode_{name}": name == mode for name in modes}
-    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32, **keys, "include_prompt": True})
-    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    write(folder, "1_Pooling/config.json", {"word_embedding_dimension": width, **keys, "include_prompt": True})
+    modules = {"": "Transformer", "1_Pooling": "Pooling"} | {f"2_{name}": name for name in after}
     listed = [
         {"idx": number, "name": str(number), "path": path, "type": f"{THEIRS}{kind}"}
         for number, (path, kind) in enumerate(modules.items())

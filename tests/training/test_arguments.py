@@ -1,6 +1,5 @@
 """Arguments of training on machines of other kinds, the device of a serving job, and what may be sharded and how."""
 
-import json
 import logging
 from dataclasses import fields
 from types import SimpleNamespace
@@ -15,13 +14,13 @@ from transformers import Trainer, TrainingArguments
 from cosent.cli import ELSEWHERE, Parser
 from cosent.compute.devices import choose_device
 from cosent.compute.onednn import has_bfloat16
-from cosent.encoders import local
 from cosent.errors import InputError
 from cosent.jobs.distill import StudentTrainingArguments
-from cosent.record import trained_on_pairs
+from cosent.record import lineage, trained_on_pairs
 from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments
 from cosent.training.sharding import check_strategy, layer_classes
 from lab.pretrain import PretrainingArguments
+from tests.conftest import save_record
 
 # Every flag of the pinned transformers: passed on as it is; with another default here; passed on changed, or under a
 # condition that the tests of refusals name; or not taken at all.
@@ -110,31 +109,30 @@ def test_several_gpus_are_never_used_by_accident(kind, tmp_path, monkeypatch, ca
     assert "sees 4 GPUs" in caplog.text and "--launch ddp" in caplog.text
 
 
-def test_the_default_learning_rate_is_that_of_the_encoder(tmp_path, caplog):
-    """Fails if a small encoder is trained at the rate of BERT-base where no recipe names one, or --max_steps needs
-    epochs."""
+def test_the_default_learning_rate_is_that_of_the_start(tmp_path, caplog):
+    """Fails if an encoder of the user's is trained at the rate of a shipped one, or --max_steps needs epochs."""
     caplog.set_level("INFO")
-    wide = ((768, False, False, 2e-5), (768, True, False, 2e-4), (768, False, True, 2e-5))
-    small = ((32, False, False, 5e-4), (32, False, True, 1e-4), (32, True, True, 2e-3), (32, False, True, True, 3e-3))
-    for *start, rate in (*small, *wide):
+    rates = {("ours",): 5e-4, ("ours", "tuned"): 1e-4, ("ours", "lora"): 2e-3, ("table",): 3e-3}
+    rates |= {(): 2e-5, ("tuned",): 2e-5, ("lora",): 2e-4, ("tuned", "lora"): 2e-4}
+    for start, rate in rates.items():
         args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-        args.choose_learning_rate(*start)
+        args.choose_learning_rate(**dict.fromkeys(start, True))
         assert args.learning_rate == rate and f"--learning_rate {rate:g}" in caplog.text
     PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
-    starts = ("similar", "similar-lookup", "similar-writer", "mini", "mini-roformer", "")
-    assert [trained_on_pairs(str(local(start)) if start else "") for start in starts] == [True] * 3 + [False] * 3
-    for name, models in {"half": ["mini"], "both": ["mini", "similar"], "gone": [str(tmp_path / "no")]}.items():
+
+
+def test_the_lineage_of_a_model_ends_where_it_was_pretrained(tmp_path):
+    """Fails if a model counts as one of ours because a run of ours trained it, or a circle of runs never ends."""
+    runs = {"first": "mini", "second": tmp_path / "first", "public": tmp_path / "no", "circle": tmp_path / "circle"}
+    for name, start in runs.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(
-            json.dumps(
-                {
-                    "recipe": {"models": models},
-                    "environment": {"versions": {}, "commit": None, "device": "cpu", "threads": 1},
-                    "train_seconds": 0.0,
-                }
-            )
-        )
-    assert [trained_on_pairs(str(tmp_path / name)) for name in ("half", "both", "gone")] == [False, True, True]
+        save_record(tmp_path / name, {}, recipe={"model_name_or_path": str(start)})
+    lines = {str(tmp_path / name): length for name, length in zip(runs, (2, 3, 1, 1), strict=True)}
+    lines |= {"mini": 1, "mini-roformer": 1, "similar": 2, "similar-writer": 2, "similar-lookup": 3, "": 0}
+    assert {name: len(lineage(name)) for name in lines} == lines
+    ours = [name for name in lines if name and lineage(name)[-1].pretraining is not None]
+    assert set(lines) - set(ours) == {str(tmp_path / "public"), str(tmp_path / "circle"), ""}
+    assert [name for name in ours if not trained_on_pairs(lineage(name))] == ["mini", "mini-roformer"]
 
 
 def test_the_device_is_one_that_the_job_can_use(monkeypatch):

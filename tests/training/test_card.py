@@ -20,7 +20,7 @@ from cosent.data.manifest import Manifest
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.auto import load_model
-from cosent.record import read_record, terms_of, trained_on_pairs
+from cosent.record import lineage, read_record, terms_of, trained_on_pairs
 from cosent.training.card import CARD_NAME, base_model, card_text, check_license
 
 
@@ -113,7 +113,7 @@ def test_terms_travel_with_the_weights(train, made_up, pairs, make_corpus, job, 
         assert read_record(tmp_path / name).terms == {"bought": "research use only"}
         assert card.data.license == "other" and "bought (research use only)" in card.text
     (checkpoint := first / "checkpoint-1").mkdir(exist_ok=True)  # of a run whose record is above it
-    assert terms_of([str(checkpoint)]) == {"bought": "research use only"} and trained_on_pairs(str(checkpoint))
+    assert terms_of([str(checkpoint)]) == {"bought": "research use only"} and trained_on_pairs(lineage(str(checkpoint)))
     with pytest.raises(InputError, match="--license mit"):
         job("cosent.jobs.merge", "--models", tmp_path / "third", "--output", tmp_path / "no", "--license", "mit")
     own = train(made_up, *flags, "--license", "mit", output="own")

@@ -26,6 +26,7 @@ from cosent import (
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import infonce_loss
 from cosent.training import resumable
+from tests.support import published
 from tests.support.launching import ROOT, launch
 from tests.support.locks import locked_elsewhere
 
@@ -63,6 +64,43 @@ def test_python_and_the_command_train_the_same_weights(train, made_up, rows, enc
     texts = rows["train"]["sentence1"][:8]
     served = SentenceTransformer(str(tmp_path / "python"), device="cpu")
     np.testing.assert_allclose(served.encode(texts), encoder.encode(texts), atol=1e-5)
+
+
+# Layout of a public encoder: function, pooling, prompt of its folder.
+PUBLIC = {
+    "bge-small-zh": (published.bge_zh, "cls", ""),
+    "e5-small": (published.e5_small, "mean", "query: "),
+    "MiniLM-L12": (published.minilm, "mean", ""),
+    "gte": (published.gte, "cls", ""),
+    "plain BERT": (published.bert, "mean", ""),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_encoder_is_trained_as_its_folder_says(name, rows, tmp_path, caplog):
+    """Fails if an encoder that the user brings is trained at the rate of ours, pooled or prompted otherwise than it
+    was, or if another pooling replaces its own without a word."""
+    caplog.set_level("INFO")
+    make, pooling, prompt = PUBLIC[name]
+    folder = make(tmp_path / "published")
+    for adapter, rate in ((None, 2e-5), (LoraConfig(r=2, target_modules=["query"]), 2e-4)):
+        trainer = PairTrainer(
+            folder, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"], peft_config=adapter
+        )
+        assert trainer.args.learning_rate == rate and f"--learning_rate {rate:g}: the default" in caplog.text
+        assert (trainer.encoder.pooling.mode, trainer.prefixes) == (pooling, (prompt, prompt))
+    SentenceEncoder.from_pretrained(folder, pooling=pooling)
+    assert "replaces the pooling" not in caplog.text
+    SentenceEncoder.from_pretrained(folder, pooling="lasttoken")
+    assert (f"--pooling lasttoken replaces the pooling of {folder}" in caplog.text) == (name != "plain BERT")
+
+
+def test_encoders_of_ours_keep_our_rates(rows, encoder, tmp_path):
+    """Fails if a shipped encoder, or one with random weights, hardly moves at the rate of a public one."""
+    encoder.backbone.config._name_or_path = ""
+    for start, rate in ((encoder, 5e-4), ("mini", 5e-4), ("similar", 1e-4)):
+        trainer = PairTrainer(start, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"])
+        assert trainer.args.learning_rate == rate
 
 
 def test_a_loss_for_each_dataset(rows, encoder, tmp_path):

@@ -140,11 +140,17 @@ def test_a_record_of_an_earlier_version_says_what_it_said():
     assert in_words(earlier)[1].startswith("No better than counting")
 
 
-def test_a_vain_run_says_so(train, make_corpus, pairs, capsys):
-    """Fails if training that made everything worse ends like any other, in the terminal or in run.json."""
-    opposed = [(a, b, 1 - label) for a, b, label in pairs]
-    folder = train(make_corpus({"train": pairs, "validation": opposed}), "--pooling", "mean")
+def test_a_vain_run_says_so(train, make_corpus, capsys, caplog):
+    """Fails if training that made everything worse ends like any other, in the terminal or in run.json, or says so
+    only at its end."""
+    topics = [first + second for first in "还款天气苹果红车北京喜欢推荐" for second in "今怎如我不很色"]
+    opposed = [(f"{topic}的事", f"{topic}的事啊", 1.0) for topic in topics[:49]]
+    opposed += [(f"{topic}的事", f"{other}啊", 0.0) for topic, other in zip(topics[49::2], topics[50::2], strict=False)]
+    reverse = [(first, second, 1 - label) for first, second, label in opposed]
+    folder = train(make_corpus({"train": reverse, "validation": opposed}), "--pooling", "mean")
     printed, kept = capsys.readouterr().out, read_record(folder)
+    (fall,) = [text for text in caplog.messages if "below the start" in text]
+    assert fall.startswith("step 5: made_up validation") and "Recall@10 -" in fall and "than 0.001" in fall
     assert {one.than for one in kept.shortfalls} >= {"before training"}
     assert any(line.startswith("warning: ") and str(kept.shortfalls[0]) in line for line in printed.splitlines())
     assert plain(str(kept.shortfalls[0])) in (folder / "README.md").read_text(encoding="utf-8")

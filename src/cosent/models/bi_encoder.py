@@ -249,8 +249,11 @@ class SentenceEncoder(TextModel):
             pooling: one of `CHOICES`; default: that of the folder, else `mean`.
         """
         path = resolve(model_name_or_path)
-        if pooling is None and is_cross_encoder(path):
-            raise InputError(f"{model_name_or_path} is a cross-encoder. Load it with load_model, or name a pooling.")
+        if is_cross_encoder(path):
+            raise InputError(
+                f"{model_name_or_path} is a cross-encoder, not the start of a bi-encoder. Train it with --tower "
+                "cross_encoder, load it by load_model, or name a bi-encoder."
+            )
         changes = {"quantization_config": quantization_config}
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`

@@ -18,7 +18,6 @@ from cosent.models.folder import (
     MODULES,
     SETTINGS,
     TRANSFORMER_CONFIG,
-    is_cross_encoder,
     read_json,
     read_weights,
     write_json,
@@ -170,8 +169,8 @@ class Module:
 
 
 def read_saved(path: str) -> list[Module]:
-    """The modules of a folder or Hub id after its backbone; none for a bare backbone or a cross-encoder."""
-    listed = [] if is_cross_encoder(path) else read_json(path, MODULES) or []
+    """The modules of a folder or Hub id after its backbone; none for a bare backbone."""
+    listed = read_json(path, MODULES) or []
     modules = []
     with reading(f"{path}/{MODULES}"):
         entries = [(str(entry["type"]), str(entry["path"])) for entry in listed]
@@ -213,9 +212,10 @@ def load_modules(
             f"{path} has unsupported modules or settings ({'; '.join(obstacles)}). Name a --pooling to start from its "
             "backbone only."
         )
-    own = [None, *(module.mode for module in saved[:1])]
-    own += [LINEAR_CLS] if [module.kind for module in saved[1:2]] == ["Dense"] and own[1] == "cls" else []
-    if saved and not obstacles and pooling in own:
+    trained = saved[0].mode if saved else None
+    poolings = [None, trained]
+    poolings += [LINEAR_CLS] if [module.kind for module in saved[1:2]] == ["Dense"] and trained == "cls" else []
+    if saved and not obstacles and pooling in poolings:
         return Pooling(saved[0].mode, hidden_size), [module.build(path) for module in saved[1:]]
     ported = {} if saved or pooling not in (None, LINEAR_CLS) else ported_pooler(path)
     mode = pooling or (LINEAR_CLS if ported else default)
@@ -223,6 +223,8 @@ def load_modules(
         if (alone := Path(path, "1_Pooling", "config.json")).is_file():
             raise InputError(f"{path}/{MODULES}, which names {alone}, is missing. Copy it too, or name a --pooling.")
         note_of_pooling(path, mode)
+    if saved:
+        logger.warning("--pooling %s replaces the pooling of %s, which was trained with %s.", pooling, path, trained)
     modules: list[nn.Module] = []
     if mode == LINEAR_CLS:
         modules.append(Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed))
@@ -284,9 +286,7 @@ class KeptSettings:
 
     @classmethod
     def read(cls, path: str, weights: dict[str, torch.Tensor]) -> "KeptSettings":
-        """Reads both files of a folder or Hub id; those of a cross-encoder are about another model."""
-        if is_cross_encoder(path):
-            return cls(weights=weights)
+        """Reads both files of a folder or Hub id."""
         settings = read_json(path, SETTINGS) or {}
         name = next((name for name in TRANSFORMER_CONFIGS if read_json(path, name)), TRANSFORMER_CONFIG)
         transformer = read_json(path, name) or {}

@@ -23,11 +23,10 @@ from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
 
-# Default learning rates, those of the recipes.
-SMALL = 384  # width of an encoder up to which it is a small one
-SMALL_RATE, BASE_RATE = 5e-4, 2e-5
-TUNED_RATE = 1e-4  # of a small encoder that was trained on pairs, as `similar`: at 5e-4 it forgets
-SMALL_LORA_RATE, BASE_LORA_RATE = 2e-3, 2e-4
+# Default learning rates: of any encoder, and of those that descend from a shipped one or have random weights.
+RATE, LORA_RATE = 2e-5, 2e-4
+OUR_RATE, OUR_LORA_RATE = 5e-4, 2e-3
+OUR_TUNED_RATE = 1e-4  # of an encoder of ours that was trained on pairs, as `similar`: at 5e-4 it forgets
 TABLE_RATE = 3e-3  # of a lookup, whose rows are read by few batches each
 
 # Set here or by transformers, whatever is given.
@@ -269,9 +268,8 @@ class PairTrainingArguments(RunArguments):
     )
     learning_rate: float | None = option(
         None,
-        f"Peak learning rate; default: {SMALL_RATE:g} for an encoder up to {SMALL} wide ({TUNED_RATE:g} if trained on "
-        f"pairs), {BASE_RATE:g} for a wider one; {TABLE_RATE:g} for a lookup table; LoRA: {SMALL_LORA_RATE:g}, "
-        f"{BASE_LORA_RATE:g}.",
+        f"Peak learning rate; default: {RATE:g}; from `mini` {OUR_RATE:g}, from `similar` {OUR_TUNED_RATE:g}, from "
+        f"`similar-lookup` {TABLE_RATE:g}; LoRA: {LORA_RATE:g}, from `mini` or `similar` {OUR_LORA_RATE:g}.",
     )
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
     per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
@@ -326,15 +324,26 @@ class PairTrainingArguments(RunArguments):
         self.ddp_broadcast_buffers = bool(self.ddp_broadcast_buffers)
         super().__post_init__()
 
-    def choose_learning_rate(self, width: int, lora: bool = False, tuned: bool = False, table: bool = False) -> None:
-        """Sets the learning rate for encoders of this width, `tuned` on pairs or a `table`, if none was given."""
-        if self.learning_rate is None:
-            small = TUNED_RATE if tuned else SMALL_RATE
-            rates = (SMALL_LORA_RATE, BASE_LORA_RATE) if lora else (small, BASE_RATE)
-            self.learning_rate = TABLE_RATE if table else rates[width > SMALL]
-            started = " that was trained on pairs" if tuned else ""
-            why = " without layers" if table else " with LoRA" if lora else started
-            logger.info("--learning_rate %g: the default for an encoder %d wide%s", self.learning_rate, width, why)
+    def choose_learning_rate(
+        self, ours: bool = False, tuned: bool = False, lora: bool = False, table: bool = False
+    ) -> None:
+        """Sets the default learning rate, if none was given.
+
+        Args:
+            ours: whether the encoder descends from a shipped one or has random weights; any other one, however small,
+                would lose what it knows at our rates.
+            tuned: whether it was trained on pairs; `lora`: whether only an adapter is trained; `table`: a lookup.
+        """
+        if self.learning_rate is not None:
+            return
+        if table:
+            self.learning_rate, start = TABLE_RATE, "a lookup table"
+        elif ours:
+            self.learning_rate = OUR_LORA_RATE if lora else OUR_TUNED_RATE if tuned else OUR_RATE
+            start = "a shipped encoder" + (" trained on pairs" if tuned else "")
+        else:
+            self.learning_rate, start = (LORA_RATE if lora else RATE), "an encoder from elsewhere"
+        logger.info("--learning_rate %g: the default for %s%s", self.learning_rate, start, " with LoRA" if lora else "")
 
 
 @dataclass

@@ -31,6 +31,7 @@ from cosent.record import (
     QUERIES_NAME,
     SCORES_NAME,
     SHIPPED,
+    SHORTFALL_METRICS,
     Changes,
     Intervals,
     Metrics,
@@ -264,26 +265,58 @@ def paired_changes(before: Evaluation, after: Evaluation, floors: Floors) -> Cha
 
     Pairs that share a sentence are drawn together. Tiny splits have no intervals.
     """
-    found: Changes = {}
+    changes: Changes = {}
     for name, splits in floors.items():
-        for split, one in splits.items():
-            labels = one.labels
-            scored = {"after": after.scores[name][split]["scores"], "spearman": before.scores[name][split]["scores"]}
-            scored |= one.scores
-            gaps: dict[str, tuple[float, np.ndarray, float]] = {}
-            if can_rank(labels) and not too_few(labels, split):
-                methods = np.stack(list(scored.values()))
-                drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=one.groups)
-                values, groups = [spearman(row, labels) for row in methods], independent(one.groups)
-                for than, metric in list(enumerate(scored))[1:]:
-                    gaps[metric] = values[0] - values[than], drawn[:, 0] - drawn[:, than], groups
-            if split in after.queries.get(name, {}):
-                queries = np.stack([moment.queries[name][split][1]["recall_at_10"] for moment in (after, before)])
-                drawn = resampled_means(queries, RUN_RESAMPLES)
-                gaps["recall_at_10"] = float(np.subtract(*queries).mean()), drawn[:, 0] - drawn[:, 1], queries.shape[1]
-            known = {metric: paired_interval(*gap) for metric, gap in gaps.items()}
-            found.setdefault(name, {})[split] = {metric: gap for metric, gap in known.items() if gap is not None}
-    return found
+        for split, floor in splits.items():
+            scores = {"after": after.scores[name][split]["scores"], "spearman": before.scores[name][split]["scores"]}
+            measured = [moment.queries.get(name, {}).get(split) for moment in (after, before)]
+            queries = [values["recall_at_10"] for _, values in filter(None, measured)]
+            changes.setdefault(name, {})[split] = changes_of_split(
+                split, floor.labels, floor.groups, scores | floor.scores, queries
+            )
+    return changes
+
+
+def changes_of_split(
+    split: str, labels: np.ndarray, groups: np.ndarray, scores: dict[str, np.ndarray], queries: list[np.ndarray]
+) -> dict[str, tuple[float, float, float]]:
+    """Differences of a split with their intervals, by metric.
+
+    Args:
+        groups: `pair_groups` of the rows.
+        scores: of the pairs; the Spearman of the first is compared with each of the others, under the other's name.
+        queries: Recall@10 of each query after and before training; empty where it was not measured.
+    """
+    gaps: dict[str, tuple[float, np.ndarray, float]] = {}
+    if can_rank(labels) and not too_few(labels, split):
+        methods = np.stack(list(scores.values()))
+        drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=groups)
+        values = [spearman(row, labels) for row in methods]
+        for number, metric in list(enumerate(scores))[1:]:
+            gaps[metric] = values[0] - values[number], drawn[:, 0] - drawn[:, number], independent(groups)
+    if queries:
+        drawn = resampled_means(np.stack(queries), RUN_RESAMPLES)
+        gaps["recall_at_10"] = float(np.subtract(*queries).mean()), drawn[:, 0] - drawn[:, 1], len(queries[0])
+    intervals = {metric: paired_interval(*gap) for metric, gap in gaps.items()}
+    return {metric: interval for metric, interval in intervals.items() if interval is not None}
+
+
+def warn_of_fall(
+    trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation, predictions: dict[str, np.ndarray | dict]
+) -> None:
+    """Warns, at the first validation of a training, about metrics that are clearly below those of the start."""
+    rows, name = corpus.split("validation"), corpus.manifest.name
+    scores = {"now": predictions["scores"], "spearman": before.scores[name]["validation"]["scores"]}
+    measured = predictions.get("queries"), before.queries.get(name, {}).get("validation", (None, None))[1]
+    queries = [values["recall_at_10"] for values in measured if values is not None]
+    changes = changes_of_split("validation", corpus.labels("validation"), pair_groups(rows), scores, queries)
+    falls = [f"{SHORTFALL_METRICS[key]} {in_points(*change)}" for key, change in changes.items() if change[2] < 0]
+    if falls:
+        logger.warning(
+            "step %d: %s validation is below the start (change x100: %s). Stop, and train with a lower "
+            "--learning_rate than %g.",
+            *(trainer.state.global_step, name, ", ".join(falls), trainer.args.learning_rate),
+        )
 
 
 def shortfalls(record: RunRecord) -> list[Shortfall]:

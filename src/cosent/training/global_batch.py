@@ -18,6 +18,7 @@ from cosent.atomic import apply_umask
 from cosent.compute.distributed import average_gradients, decided_by_main, gather_pairs, without_sync
 from cosent.compute.grad_cache import backward_in_parts, fits_everywhere, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
+from cosent.compute.packed_backbone import LOOKUP
 from cosent.data.manifest import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.retrieval import retrieval_task
@@ -29,7 +30,7 @@ from cosent.models.bi_encoder import TextModel
 from cosent.models.decision import DecisionRule
 from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
-from cosent.record import trained_on_pairs
+from cosent.record import lineage, trained_on_pairs
 from cosent.search.neighbours import found_by_vectors
 from cosent.training.caching import CachedParts, sizes
 from cosent.training.callbacks import use_log_lines
@@ -122,10 +123,15 @@ class GlobalBatchTrainer(ResumableTrainer):
         **kwargs,
     ):
         self.args = args  # `tokenise` reads it before Trainer has set it
+        self.at_first_validation: dict[str | None, Callable[[dict], None]] = {}  # by dataset: called with predictions
         config, start = self.encoder.backbone.config, self.encoder.backbone.config.name_or_path
-        same = trained_on_pairs(start) and is_cross_encoder(start) == (tower_of(self.encoder) == "cross_encoder")
-        table = config.model_type == "lookup"
-        args.choose_learning_rate(config.hidden_size, adapter is not None, tuned=same, table=table)
+        runs = lineage(start)
+        args.choose_learning_rate(
+            ours=not start or (bool(runs) and runs[-1].pretraining is not None),
+            tuned=trained_on_pairs(runs) and is_cross_encoder(start) == (tower_of(self.encoder) == "cross_encoder"),
+            lora=adapter is not None,
+            table=config.model_type == LOOKUP,
+        )
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             self.held_out = {n: self.tokenise(rows, f"{n} validation", n) for n, rows in held_out.items()}
         kwargs |= {
@@ -209,6 +215,9 @@ class GlobalBatchTrainer(ResumableTrainer):
             queries = decided_by_main(lambda: found_by_vectors(*retrieval.vectors(own, rest), retrieval.task.relevance))
             output.predictions["queries"] = queries
             output.metrics.update({f"{metric_key_prefix}_{name}": float(np.mean(v)) for name, v in queries.items()})
+        name = next((name for name, pairs in self.held_out.items() if pairs is dataloader.dataset), None)
+        if self.is_in_train and (report := self.at_first_validation.pop(name, None)) is not None:
+            report(output.predictions)
         return output
 
     def embeddings(self, pairs: PairDataset) -> np.ndarray:

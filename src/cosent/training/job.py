@@ -43,6 +43,7 @@ from cosent.training.evaluation import (
     shortfalls,
     spearman_of_floors,
     tiny_splits,
+    warn_of_fall,
 )
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.plan import show_plan
@@ -100,7 +101,13 @@ def run_training(
 
     def at_start() -> Evaluation:
         proof.begin()
-        return evaluate(False)
+        before = evaluate(False)
+        if trainer.is_world_process_zero():
+            selecting = {corpus.manifest.name: corpus for corpus in corpora.selecting}
+            trainer.at_first_validation = {
+                name: partial(warn_of_fall, trainer, selecting[name], before) for name in trainer.held_out
+            }
+        return before
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)

@@ -45,7 +45,7 @@ class PairTrainer(GlobalBatchTrainer):
     Args:
         model: a `SentenceEncoder` or a `CrossEncoder`, or the name or folder of one; instead, `model_init` makes one,
             for `hyperparameter_search`.
-        args: `PairTrainingArguments`; the learning rate defaults to one that suits the width of the model.
+        args: `PairTrainingArguments`; the learning rate defaults to one that suits the start.
         loss: name of a loss (`cosent.losses.LOSSES`), `FILE.py:FUNCTION`, or a function as in `cosent.losses.Loss`; a
             dict with one for each dataset.
         loss_args: values for parameters of the loss, e.g. `{"scale": 30.0}`; of a Sentence-BERT head `features` and
