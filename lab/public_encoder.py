@@ -119,7 +119,7 @@ def unpack(data: bytes) -> Packed:
 
 
 def decode(raw: bytes, elements: int, four_bits: bool) -> np.ndarray:
-    """Float32 weights; 32 of them in 4 bits are a float16 scale, 16 bytes: `(half - 8) * scale`, low halves first."""
+    """Float32 weights; 32 of them in 4 bits are a float16 scale, 16 bytes: `(half - 8) * scale`, low half first."""
     if not four_bits:
         return np.frombuffer(raw, "<f4", elements)
     blocks = np.frombuffer(raw, np.dtype([("scale", "<f2"), ("bytes", "u1", 16)]), elements // 32)
