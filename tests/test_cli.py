@@ -20,10 +20,12 @@ import yaml
 from transformers import HfArgumentParser
 
 from cosent import cli
-from cosent.cli import HIDDEN, REQUIRED, SHOWN, Parser, as_words, flags_of, option, parse, recipe_file, run
+from cosent.cli import run
 from cosent.errors import InputError
+from cosent.flags import HIDDEN, REQUIRED, SHOWN, Parser, as_words, flags_of, option, parse, recipe_file
+from cosent.jobs.arguments import ModelSource
 from cosent.models.prompts import PromptArguments
-from cosent.training.arguments import TRAIN_ARGUMENTS, LossArguments
+from cosent.training.arguments import TRAIN_ARGUMENTS, LossArguments, ModelArguments
 from tests.support.launching import free_port
 
 
@@ -90,16 +92,14 @@ def test_a_recipe_of_another_encoding(recipe):
         (["--lr", "3"], "--learning_rate"),  # the initials, not a flag of as many letters
         (["--epochs", "3"], "--num_train_epochs"),
         (["--warmup_ratio", "0.1"], "'--warmup_ratio'.*--warmup_steps 0.1"),
-        (["--normalize_embeddings", "true"], "'--normalize_embeddings'.*cosent encode --normalize"),
         (["--sentence_pooling_method", "last_token"], "'--sentence_pooling_method'.*--pooling.* lasttoken"),
-        (["--train_group_size", "8"], "'--train_group_size'.*leave it out"),
+        (["--train_group_size", "8"], "'--train_group_size'.*cosent prepare"),
         (["--task_type", "embedding"], "'--task_type'.*--tower bi_encoder"),
         (["--batch-size=64"], "'--batch_size.*--per_device_train_batch_size"),
         (["--evaluation_strategy", "epoch"], "--eval_strategy"),
         (["--max_seq_length", "64"], "--max_length"),
-        (["--logging_dir", "x"], "TENSORBOARD_LOGGING_DIR"),
-        (["--save_safetensors"], "safetensors"),
-        (["--group_by_length"], "'--group_by_length'.*leave it out"),
+        (["--dataloader_in_order"], "'--dataloader_in_order'.*leave it out"),
+        (["--lr", "3", "--epochs=3", "--corpsu", "a"], "'--lr'.*'--epochs'.*'--corpsu'.*'--corpus'"),  # all at once
         (["--no_cuda"], "--use_cpu true"),
         (["--corpsu", "stsb"], "'--corpsu'. Did you mean '--corpus'"),
         (["a.txt", "--learning_rate", "1"], "'a.txt'"),
@@ -120,6 +120,14 @@ def test_a_wrong_command_line_is_one_message(flags, message):
         parse(flags, *TRAIN_ARGUMENTS)
 
 
+def test_a_model_has_two_names():
+    """Fails if `--model` of inference is refused by a training, or `--model_name_or_path` of training by inference."""
+    assert parse(["--model", "similar"], ModelArguments)[0].model_name_or_path == "similar"
+    assert parse(["--model_name_or_path", "mini"], ModelSource)[0].model == "mini"
+    with pytest.raises(InputError, match="twice"):
+        parse(["--model", "similar", "--model_name_or_path", "mini"], ModelArguments)
+
+
 def test_a_recipe_is_found_by_name(tmp_path, monkeypatch):
     """Fails if shipped recipes are found from the root of a clone only, or a name means another recipe than it says."""
     monkeypatch.chdir(tmp_path)
@@ -135,7 +143,7 @@ def test_a_recipe_is_found_by_name(tmp_path, monkeypatch):
         (tmp_path / "recipes" / folder).mkdir(parents=True)
         (tmp_path / "recipes" / folder / "mini.yaml").touch()
     with monkeypatch.context() as patched, pytest.raises(InputError, match="one/mini and other/mini"):
-        patched.setattr(cli, "RECIPES", tmp_path / "recipes")
+        patched.setattr("cosent.flags.RECIPES", tmp_path / "recipes")
         recipe_file("mini")
     with pytest.raises(InputError, match="'cosent_mini'"):
         recipe_file("cosent_mnii")
@@ -232,31 +240,6 @@ def test_help_shows_what_a_run_without_a_recipe_takes(monkeypatch, capsys):
     text = " ".join(capsys.readouterr().out.split())
     for name, value in {"loss": "cosent_in_batch", "per_device_train_batch_size": 32, "warmup_steps": 0.1}.items():
         assert text.partition(f" --{name} ")[2].partition("(default: ")[2].startswith(f"{value})")
-
-
-BARS = """
-import time
-from tqdm.auto import tqdm
-from cosent.cli import quiet_bars
-quiet_bars()
-for _ in tqdm(range(40), desc="outer"):
-    with tqdm(total=2, desc="inner", leave=False) as inner:
-        inner.update(2)
-    tqdm.write("a line", file=__import__("sys").stderr)
-    time.sleep(0.01)
-"""
-
-
-def test_a_bar_in_a_file_is_lines(monkeypatch):
-    """Fails if a log holds carriage returns and cursor movements, a line for every step, or no progress at all."""
-    monkeypatch.setenv("TQDM_MININTERVAL", "0.001")
-    log = subprocess.run([sys.executable, "-c", BARS], capture_output=True, check=True).stderr.decode()
-    assert not {"\r", "\x1b"} & set(log)
-    lines = [line for line in log.splitlines() if line != "a line"]
-    assert 5 <= sum(line.startswith("outer: ") for line in lines) <= 11 and all(lines)
-    monkeypatch.setenv("TQDM_MININTERVAL", "10")
-    log = subprocess.run([sys.executable, "-c", BARS], capture_output=True, check=True).stderr.decode()
-    assert log == 40 * "a line\n"
 
 
 @pytest.fixture
@@ -389,7 +372,7 @@ def test_a_flag_is_described_in_the_same_words_by_every_job():
     """Fails if two jobs describe a flag that they share in different words, so that it seems to do different things."""
     texts = defaultdict(set)
     for job in cli.JOBS:
-        for name, flag in cli.flags_of(*cli.arguments_of(import_module(cli.module_of(job)).main)).items():
+        for name, flag in flags_of(*cli.arguments_of(import_module(cli.module_of(job)).main)).items():
             if not flag.owner.__module__.startswith("transformers."):
                 texts[name].add(flag.metadata["help"])
     assert len(texts) > 100 and all(map(all, texts.values()))
@@ -411,7 +394,7 @@ def test_a_subclass_changes_a_default_alone():
 
         draw: str = "random"
 
-    flag = cli.flags_of(Own)["draw"]
+    flag = flags_of(Own)["draw"]
     assert (flag.default, flag.owner, flag.metadata["help"]) == ("random", Shared, "Which are taken.")
     assert parse([], Own)[0].draw == "random"
     with pytest.raises(InputError, match="--draw"):
@@ -422,10 +405,11 @@ LIGHT = """
 import sys
 import cosent
 from cosent import cli
+from cosent.flags import Parser
 from importlib import import_module
 from importlib.metadata import version
 for job in {*cli.JOBS} - {"train", "distill"}:
-    cli.Parser(*cli.arguments_of(import_module(cli.module_of(job)).main)).format_help()
+    Parser(*cli.arguments_of(import_module(cli.module_of(job)).main)).format_help()
 slow = "torch transformers datasets pandas scipy accelerate peft matplotlib jinja2"
 print(*sorted({*slow.split()} & set(sys.modules)))
 cosent.load_model
@@ -478,33 +462,46 @@ def test_waiting_threads_leave_the_cores_to_others(monkeypatch):
     assert "GOMP_SPINCOUNT = '1000'" in process.stderr
 
 
-@pytest.mark.distributed
-def test_a_job_starts_its_own_processes(tiny_model, tmp_path):
-    """Fails if --launch starts another job or other processes than asked for, each does all of the work, or a launch
-    leaves a folder behind or ends in a traceback after Ctrl-C."""
+@pytest.fixture
+def launched(tiny_model, tmp_path):
+    """Command line and environment of `cosent encode` in two processes."""
     config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "num_processes": 3}
     config |= {"main_process_port": free_port(), "mixed_precision": "no", "num_machines": 1, "use_cpu": False}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     (tmp_path / "two.txt").write_text("怎么还款\n如何还款\n", encoding="utf-8")
-    command = [sys.executable, "-c", "from cosent.cli import main; main()", "encode"]
-    command += ["--launch", str(tmp_path / "ours.yaml"), "--processes", "2"]
-    command += ["--model", str(tiny_model), "--text", str(tmp_path / "two.txt"), "--output", str(tmp_path / "v.npy")]
     (tmp_path / "tmp").mkdir()
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_DISPLAY_ENV": "verbose"}  # without a GPU: on the CPU
-    hidden = os.environ | hidden | {"TMPDIR": str(tmp_path / "tmp")}
-    done = subprocess.run(command, env=hidden, capture_output=True, text=True)
+    flags = {"launch": tmp_path / "ours.yaml", "processes": 2, "model": tiny_model, "text": tmp_path / "two.txt"}
+    words = as_words({name: str(value) for name, value in flags.items()} | {"output": str(tmp_path / "v.npy")})
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_DISPLAY_ENV": "verbose", "TMPDIR": str(tmp_path / "tmp")}
+    return [sys.executable, "-c", "from cosent.cli import main; main()", "encode", *words], os.environ | hidden
+
+
+@pytest.mark.distributed
+def test_a_job_starts_its_own_processes(launched, tmp_path, command, quiet_afterwards):
+    """Fails if --launch starts another job or other processes than asked for, each does all of the work, or a launch
+    leaves a folder behind."""
+    words, environment = launched
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count('"rows": 2') == 1, done.stderr
     assert sys.platform != "linux" or done.stderr.count("GOMP_SPINCOUNT = '1000'") >= 2, done.stderr
-    failed = subprocess.run(command, env=hidden, capture_output=True, text=True)
+    assert not list((tmp_path / "tmp").glob("torchelastic*"))
+    status, _, errors = command(*words[3:], "--tex", "a")
+    assert status == 2 and "'--tex'" in errors and errors.count("\n") == 1
+
+
+@pytest.mark.distributed
+@pytest.mark.matrix
+def test_a_launch_that_fails_is_one_message(launched, tmp_path):
+    """Fails if an error of one process, or Ctrl-C, ends a launch in a traceback."""
+    words, environment = launched
+    (tmp_path / "v.npy").write_text("")
+    failed = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert failed.returncode == 2 and "v.npy exists" in failed.stderr, failed.stderr
     assert "Traceback" not in failed.stderr, failed.stderr
-    assert not list((tmp_path / "tmp").glob("torchelastic*"))
-    stopped = subprocess.Popen([*command, "--overwrite"], env=hidden, stderr=subprocess.PIPE, text=True)
+    stopped = subprocess.Popen([*words, "--overwrite"], env=environment, stderr=subprocess.PIPE, text=True)
     assert any("no GPU" in line for line in stopped.stderr)
     stopped.send_signal(signal.SIGINT)
     assert "Traceback" not in stopped.communicate(timeout=60)[1] and stopped.returncode == 130
-    refused = subprocess.run([*command, "--tex", "a"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "'--tex'" in refused.stderr and refused.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGTERM")
@@ -550,27 +547,3 @@ def test_a_full_disk_behind_stdout_is_said(lines):
     assert re.fullmatch(
         r"error: .*No space left on device: the output is .* Make room and try again.\n", process.stderr
     )
-
-
-@pytest.mark.parametrize(("home", "given"), [("own", ""), ("own", "file"), ("file", "")])
-def test_caches_have_a_place_everywhere(home, given, tmp_path, monkeypatch, caplog):
-    """Fails if a job without a home that can be written dies of its cache, or makes one in the current folder."""
-    (tmp_path / "file").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", "kept")
-    monkeypatch.setenv("HOME", str(tmp_path / home))
-    monkeypatch.setenv("XDG_CACHE_HOME", given and str(tmp_path / given))
-    place = cli.cache_home()
-    assert place == cli.cache_home() == Path(os.environ["XDG_CACHE_HOME"]) and (place / "cosent").is_dir()
-    assert (place == tmp_path / "own/.cache") == ((home, given) == ("own", "")) == (not caplog.text)
-    assert not caplog.text or (caplog.text.count("Set XDG_CACHE_HOME") == 1 and place.stat().st_mode & 0o77 == 0)
-    assert {path.name for path in tmp_path.iterdir()} <= {"file", "own", place.name}
-
-
-@pytest.mark.parametrize("stream", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_streams(stream):
-    """Fails if a job whose stdout or stderr is closed ends in an exception, or prints into its first file."""
-    command = f"{sys.executable} -m cosent similarity --nothing {stream}"
-    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and "Traceback" not in ended.stderr and not ended.stdout

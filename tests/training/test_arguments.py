@@ -11,10 +11,10 @@ from torch import nn
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from transformers import Trainer, TrainingArguments
 
-from cosent.cli import ELSEWHERE, Parser
 from cosent.compute.devices import choose_device
 from cosent.compute.onednn import has_bfloat16
 from cosent.errors import InputError
+from cosent.flags import Parser
 from cosent.jobs.distill import StudentTrainingArguments
 from cosent.record import lineage, trained_on_pairs
 from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments
@@ -62,9 +62,8 @@ def test_every_flag_of_transformers_is_decided_on(tmp_path):
     for name, kind in kinds.items():
         assert (f"--{name} " in text) is (kind != "refused"), name
         if kind == "refused":
-            with pytest.raises(InputError, match=f"--{name}") as refusal:
+            with pytest.raises(InputError, match=f"--{name}'.*(leave it out|--launch)"):
                 parser.read([f"--{name}", "1"])
-            assert ELSEWHERE[name] in str(refusal.value)
         elif kind == "accepted":
             assert getattr(ours, name) == getattr(theirs, name), name
         elif kind == "default changed" and name != "output_dir":

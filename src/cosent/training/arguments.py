@@ -9,11 +9,11 @@ import torch
 from peft import LoraConfig
 from transformers import TrainingArguments
 
-from cosent.cli import ELSEWHERE, RECIPES, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.compute.onednn import has_bfloat16
 from cosent.data.manifest import DataFolder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
+from cosent.flags import RECIPES, UNSUPPORTED, option, refuse_below_1, refuse_changed, refuse_negative
 from cosent.losses import LOSSES, TOWERS, file_of
 from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.models.lora import lora_config
@@ -188,11 +188,11 @@ class RunArguments(TrainingArguments):
             refuse_negative(self, "learning_rate")
         for flag in fields(TrainingArguments):  # of a Python caller; on a command line they do not exist
             if (
-                flag.name in ELSEWHERE
+                flag.name in UNSUPPORTED
                 and flag.name not in DERIVED
                 and getattr(self, flag.name) not in (flag.default, [])
             ):
-                raise InputError(f"{flag.name} is not supported. {ELSEWHERE[flag.name]}")
+                raise InputError(f"{flag.name} is not supported. Leave it out.")
         if self.save_only_model and self.resume_from_checkpoint:
             raise InputError("--save_only_model leaves nothing to resume from. Leave out --resume_from_checkpoint.")
         if launched_with() is None:  # FSDP and DeepSpeed choose their device themselves
