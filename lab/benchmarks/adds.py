@@ -19,12 +19,12 @@ from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, saved, style
 from cosent.comparing.results import Result
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
-from cosent.evaluation.phenomena import PHENOMENA, by_phenomenon, pairs, passed, read_items
 from cosent.evaluation.significance import difference, independent, mean_of_ranks, resampled_spearman, spearman
 from cosent.models.auto import load_bi_encoder
 from cosent.record import shortened
 from lab.benchmarks.common import save
 from lab.claims.measures import UNTRAINED, of_row, study_of
+from lab.probe.phenomena import PHENOMENA, by_phenomenon, pairs, passed, read_items
 from lab.tables.studies import overlap
 
 CORPORA = {"stsb": "STS-B", "lcqmc": "LCQMC", "bq": "BQ (28% of its labels)", "atec": "ATEC"}

@@ -21,12 +21,12 @@ from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.groups import pair_groups
 from cosent.encoders import resolve
-from cosent.evaluation.phenomena import difference_interval
 from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
 from cosent.jobs import train
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import RunRecord, read_record
 from cosent.training.job import environment
+from lab.probe.phenomena import difference_interval
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts

@@ -10,11 +10,11 @@ import numpy as np
 
 from cosent.comparing.document import Cell, markdown_table
 from cosent.errors import messages_for_users
-from cosent.evaluation.phenomena import CHANGES, PHENOMENA, by_phenomenon, pairs, passed, read_items
 from cosent.models.auto import load_model
 from cosent.models.decision import choose_rule, decision_rules
 from cosent.record import shortened
 from lab.benchmarks.common import save
+from lab.probe.phenomena import CHANGES, PHENOMENA, by_phenomenon, pairs, passed, read_items
 
 MODELS = ("mini", "similar", "similar-lookup", "similar-writer")
 VERDICTS = "similar"  # the model that has a threshold

@@ -1,6 +1,6 @@
 """Write the minimal pairs that ship: a sentence, another wording of it, and the sentence with one thing changed.
 
-python -m lab.probe.items        writes src/cosent/evaluation/phenomena.tsv.gz, from grammar.yaml
+python -m lab.probe.items        writes lab/probe/phenomena.tsv.gz, from grammar.yaml
 """
 
 import gzip
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
-from cosent.evaluation.phenomena import CHANGES, COLUMNS, ITEMS, PHENOMENA, Item
-from cosent.search.contrasts import VARIANT, changed_part
+from lab.probe.phenomena import CHANGES, COLUMNS, ITEMS, PHENOMENA, Item
+from lab.probe.variants import VARIANT, changed_part
 
 COUNT, SEED = 120, 42  # items of a phenomenon
 TRIES = 60  # draws per item, before a grammar is said to have no more

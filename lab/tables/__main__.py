@@ -30,7 +30,6 @@ from lab.benchmarks.dedup import dedup_table
 from lab.benchmarks.disks import disks_table
 from lab.benchmarks.encode import encode_table
 from lab.benchmarks.exactness import exactness_table
-from lab.benchmarks.fix import fix_table
 from lab.benchmarks.fuzz_serve import fuzz_serve_table
 from lab.benchmarks.generation import generation_table
 from lab.benchmarks.growth import growth_sentence
@@ -81,7 +80,6 @@ TABLES = {  # of lab/results/NAME.json
     "dedup": dedup_table,
     "encode": encode_table,
     "exactness": exactness_table,
-    "fix": fix_table,
     "fuzz_serve": fuzz_serve_table,
     "generation": generation_table,
     "growth": growth_sentence,

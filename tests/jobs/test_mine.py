@@ -52,11 +52,11 @@ LABELLED = {frozenset(pair[:2]): pair[2] for pair in TRAIN}
 
 def test_neighbours_are_negatives_and_own_pairs_keep_their_labels(mine, corpus):
     """Fails if a labelled pair gets another label, comes twice, or a sentence of a held-out split is in a made pair."""
-    made, said = mine("--random", 10, "--per_sentence", 2)
+    made, said = mine("--random", 10)
     found = rows_of(made)
     assert LABELLED.items() <= found.items()
     new = found.keys() - LABELLED.keys()
-    assert len(new) == said["pairs"]["neighbours"] + said["pairs"]["random"] > 20 and said["pairs"]["random"] == 10
+    assert len(new) == said["pairs"]["neighbours"] + said["pairs"]["random"] > 15 and said["pairs"]["random"] == 10
     assert {found[pair] for pair in new} == {0.0} and not any(HELD_OUT in pair for pair in new)
     assert (made.manifest.name, made.manifest.label_kind, made.manifest.label_max) == ("made", "binary", 1.0)
     assert len(made.splits["validation"]) == said["validation"] == 4 and "test" in made.manifest.absent_splits
@@ -124,7 +124,7 @@ def test_lines_of_text_join_the_pool(mine, tmp_path):
     """Fails if --text is ignored, or a line that a held-out split has gets into a pair."""
     file = tmp_path / "lines.txt"
     file.write_text("紫色的苹果\n紫色的汽车\n完全不同\n", encoding="utf-8")
-    made, said = mine("--text", file, "--per_sentence", 3)
+    made, said = mine("--text", file)
     words = set().union(*rows_of(made))
     assert {"紫色的苹果", "紫色的汽车"} <= words and "完全不同" not in words
     assert said["left_out"]["sentence of a held-out split"] == 2
@@ -198,89 +198,3 @@ OWN = [f"{city}的快递{days}天能到吗" for city in ("北京", "上海", "�
     "开通会员要花多少钱",
     "客服什么时候上班",
 ]
-
-
-def test_contrasts_are_a_corpus_to_train_on(job, train, make_corpus, tmp_path):
-    """Fails if contrasts have wrong labels, a sentence in both splits or in a held-out one, or cannot be trained on."""
-    rows = {
-        "train": [*zip(OWN[::2], OWN[1::2], [1.0, 0.0] * 7, strict=False)],
-        "validation": [(OWN[3], "完全不同", 0.0)],
-    }
-    words = ["--corpus", make_corpus(rows, name="own"), "--output", tmp_path / "contrasts", "--contrasts"]
-    printed, _ = job("cosent.jobs.mine", *words)
-    made = load_corpus(str(tmp_path / "contrasts"))
-    manifest, said = made.manifest, json.loads(printed)
-    assert (manifest.label_kind, manifest.label_min, manifest.label_max) == ("graded", 0, 2)
-    assert set(made.splits) == {"train", "validation"} and manifest.absent_splits == ["test"]
-    assert manifest.splits["train"]["made"]["labels"] == {"reworded": 2, "changed": 1, "random": 0}
-    firsts = [set(part["sentence1"]) for part in made.splits.values()]
-    assert not firsts[0] & firsts[1] and firsts[0] | firsts[1] <= {*OWN} - {OWN[3]}
-    assert set(made.labels("train")) == set(made.labels("validation")) == {0.0, 1.0, 2.0}
-    assert sum(said["train"].values()) == len(made.split("train"))
-    run = train(tmp_path / "contrasts", "--max_steps", "1")
-    assert SentenceEncoder.from_pretrained(str(run)).similarity("怎么还款", "如何还款") <= 1
-    for flags, named in ((["--random", 5], "--random .*--contrasts"), ([], "exists")):
-        other = tmp_path / ("other" if flags else "contrasts")
-        with pytest.raises(InputError, match=named):
-            job("cosent.jobs.mine", *words[:3], other, "--contrasts", *flags)
-
-
-def test_sentences_without_anything_to_exchange_are_refused(job, make_corpus, tmp_path):
-    """Fails if a corpus of contrasts is written without any contrast."""
-    corpus = make_corpus({"train": [(f"甲{i}", f"乙{i}", 1.0) for i in "子丑寅卯"]}, name="plain")
-    with pytest.raises(InputError, match="--contrasts: .*0"):
-        job("cosent.jobs.mine", "--corpus", corpus, "--output", tmp_path / "made", "--contrasts")
-
-
-def test_planted_suspects_come_first_and_are_merged_back(job, make_corpus, tiny_bi, tmp_path):
-    """Fails if wrong labels and synonyms without one are not listed first, or checked rows do not replace labels."""
-    *sentences, wrong, one, other, synonym = OWN[16:]
-    rows = [*((text, f"{text}呢", 1.0) for text in sentences), *zip(sentences, sentences[1:], [0.0] * 5, strict=False)]
-    planted = [(f"{wrong}呢", wrong, 0.0), (one, other, 1.0)]
-    rows += [*planted, (synonym, sentences[0], 0.0), (f"{synonym}呢", sentences[1], 0.0)]
-    rows += [(f"{OWN[0]}呢", sentences[2], 0.0), (OWN[1], sentences[3], 0.0)]  # near, but 2 and 3 days
-    held_out = f"{synonym}啊"
-    corpus = make_corpus({"train": rows, "validation": [(held_out, "完全不同", 0.0)]}, name="planted")
-    table, words = (
-        tmp_path / "suspects.jsonl",
-        ["--corpus", corpus, "--suspects", "--model", tiny_bi, "--device", "cpu"],
-    )
-    words += ["--teacher_cache", tmp_path / "cache", "--output", table]
-    printed, _ = job("cosent.jobs.mine", *words, "--neighbours", 3)
-    listed = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
-    contradicted, neighbours = ([row for row in listed if (row["label"] is None) == new] for new in (False, True))
-    assert listed == contradicted + neighbours and json.loads(printed)["left_out"]["differ in number or code"] == 1
-    assert [len(contradicted), len(neighbours)] == [2, 3], "no more labels are implausible"
-    assert {(*row.values(),)[:4] for row in contradicted} == {(*pair, 1 - pair[2]) for pair in planted}
-    assert {neighbours[0]["sentence1"], neighbours[0]["sentence2"]} == {synonym, f"{synonym}呢"}
-    assert not any(held_out in row.values() for row in listed) and neighbours[0]["suggested_label"] == 1
-
-    for row in (*contradicted, neighbours[0]):
-        row["label"] = row["suggested_label"]
-    checked, prepare = tmp_path / "checked.jsonl", "cosent.data_scripts.prepare"
-    checked.write_text("".join(json.dumps(row) + "\n" for row in listed), "utf-8")
-    words = ["better", "--source", corpus, "--corrected", checked, "--output", tmp_path / "better"]
-    printed, _ = job(prepare, *words)
-    assert "2 labels of train replaced, 1 pairs added, 2 rows without a label left out" in printed
-    expected = {frozenset(pair[:2]): pair[2] for pair in rows}
-    expected |= {frozenset(pair[:2]): 1 - pair[2] for pair in planted} | {frozenset((synonym, f"{synonym}呢")): 1.0}
-    made = load_corpus(str(tmp_path / "better"))
-    train = made.split("train")
-    assert {frozenset((row["sentence1"], row["sentence2"])): row["label"] for row in train} == expected
-    assert len(train) == len(expected) and len(made.split("validation")) == 1
-
-
-def test_a_table_of_suspects_that_cannot_be_made_is_refused(mine, make_corpus, tmp_path):
-    """Fails if a flag does nothing in silence, a file is replaced, or NLI labels are said to contradict a cosine."""
-    (tmp_path / "there.csv").touch()
-    nli = make_corpus({"train": TRAIN}, "nli", 2.0, name="nli")
-    words = ["--suspects", "--range_min", 10, "--range_max", 100, "--validation_pairs", 1000]
-    for flags, message in (
-        (["--random", 5], "--random .*--suspects"),
-        (["--contrasts"], "--contrasts|--suspects"),
-        (["--output", tmp_path / "there.csv"], "there.csv exists"),
-        (["--output", tmp_path / "folder"], "--output"),
-        (["--corpus", nli, "--output", tmp_path / "nli.csv"], "NLI"),
-    ):
-        with pytest.raises(InputError, match=message):
-            mine(*words, *flags)

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from cosent.evaluation.phenomena import CHANGES, PHENOMENA, VARIANTS, read_items
-from cosent.search.contrasts import changed_part
 from cosent.search.differences import difference
 from lab.probe.items import BRACKETS, COUNT, SEED, SLOT, grammar, items
+from lab.probe.phenomena import CHANGES, PHENOMENA, VARIANTS, read_items
+from lab.probe.variants import changed_part
 
 TEMPLATES = [
     (name, number, line) for name, lines in grammar()["templates"].items() for number, line in enumerate(lines)

@@ -4,7 +4,7 @@ import pytest
 
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.search.differences import colliding, collisions, unknown_characters
+from cosent.search.differences import colliding, collisions
 
 PAIRS = [
     ("陈玙的订单", "陈玕的订单", True),  # neither name is in the vocabulary of `mini`
@@ -59,11 +59,3 @@ def test_rows_of_a_file(tiny_model, monkeypatch):
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     lines = ["陈玙ABC", "怎么还款", "陈玙abc", "怎么还款", "陳玕abc", "怎麼还款", "陈玕abc"]
     assert colliding(encoder, lines) == dict.fromkeys([0, 2], "陈玙abc") | dict.fromkeys([4, 6], "陈玕abc")
-
-
-def test_unknown_characters_are_counted(tokenizer):
-    """Fails if the share that `audit` and a training give is not that of the characters that become [UNK]."""
-    share, shown = unknown_characters(["陈玙和陈玙", "玕 a1，"], tokenizer.backend_tokenizer)
-    assert share == pytest.approx(3 / 10) and shown == "玙 2, 玕 1"
-    assert unknown_characters(["怎么还款"], tokenizer.backend_tokenizer) == (0, "")
-    assert unknown_characters([], tokenizer.backend_tokenizer) == (0, "")

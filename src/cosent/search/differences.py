@@ -2,14 +2,12 @@
 
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain, compress
+from itertools import compress
 
 COLLISION = "token collision: the model cannot tell them apart"
 INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # Unicode's categories of control and format characters and of blanks
-UNKNOWN = ("[UNK]", "<unk>")
 UNHEARD_OF = "\U00030000"  # a Chinese character that no vocabulary has
 CHUNK = 32768  # sentences tokenised at a time
 
@@ -109,13 +107,3 @@ def colliding(model, sentences: Sequence[str]) -> dict[int, str]:
     texts = dict(zip(rows, as_read(model, [sentences[row] for row in rows]), strict=True))
     wide = {keys[row] for row in rows if texts[row] != texts[first[keys[row]]]}
     return {row: text for row, text in texts.items() if keys[row] in wide}
-
-
-def unknown_characters(texts: Iterable[str], tokenizer) -> tuple[float, str]:
-    """The share of characters of texts that a tokenizer of `tokenizers` does not know, and the most frequent ones."""
-    counts = Counter(chain.from_iterable(texts))
-    unknown = {tokenizer.token_to_id(token) for token in UNKNOWN}
-    encoded = zip(counts, tokenizer.encode_batch(list(counts), add_special_tokens=False), strict=True)
-    found = Counter({character: counts[character] for character, one in encoded if unknown.intersection(one.ids)})
-    shown = ", ".join(f"{character} {count:,}" for character, count in found.most_common(10))
-    return found.total() / max(1, counts.total()), shown

@@ -1,7 +1,7 @@
-"""Mining of training pairs: neighbours of a sentence, random pairs, and labels by teachers.
+"""Mining of training pairs: hard negatives, random pairs, and labels by teachers.
 
-Neighbours are chosen as `mine_hard_negatives` of sentence-transformers chooses them, of every sentence of a pool, on
-several processes and without a pair that is labelled already.
+Hard negatives are the neighbours that `mine_hard_negatives` of sentence-transformers takes for every sentence of a
+pool, here on several processes and without pairs that are labelled already.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ from cosent.search.neighbours import nearest
 
 QUERIES = 8192  # whose neighbours are in memory at a time
 PAIRS = 65536  # whose vectors are in memory at a time
-DRAWS = 100  # rounds of drawing random pairs, before they are said to be too many
+DRAWS = 100  # rounds of drawing random pairs before giving up
 BINS = 10  # of a histogram of more different labels than that
 
 Pairs = tuple[np.ndarray, np.ndarray]  # places of the first and second sentences, int64 of shape (pairs,) each
@@ -54,13 +54,13 @@ class Pool:
         """A number for each unordered pair; shape of `first`."""
         return np.minimum(first, second) * len(self.texts) + np.maximum(first, second)
 
-    def known(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Whether the corpus labels a pair, or its sentences are the same but for their form; shape of `first`."""
+    def is_labelled(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Whether the corpus labels each pair, or its sentences differ only in their form; shape of `first`."""
         labelled = np.isin(self.keys(first, second), self.keys(self.first, self.second))
         return labelled | (self.forms[first] == self.forms[second])
 
-    def most_known(self) -> int:
-        """Upper bound of the sentences of the pool that form a known pair with the same sentence."""
+    def most_labelled(self) -> int:
+        """Upper bound of the labelled partners of one sentence of the pool."""
         inside = self.inside()
         partners = np.bincount(np.r_[self.first[inside], self.second[inside]], minlength=self.size)
         _, form, copies = np.unique(self.forms[: self.size], return_inverse=True, return_counts=True)
@@ -72,7 +72,7 @@ class Pool:
 
 
 def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
-    """The sentences of a corpus' train split and of plain text, without those of its other splits."""
+    """The sentences of a corpus' train split and of lines of text, without sentences of its other splits."""
 
     def columns(split: str) -> list[list[str]]:
         return [corpus.split(split)[name][:] for name in ("sentence1", "sentence2")]
@@ -108,76 +108,56 @@ def form_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which neighbours of a sentence form a pair with it: see `MineArguments`, and `mine_hard_negatives`.
+    """Rules for the neighbour that forms a pair with a sentence, as in `mine_hard_negatives`; see `MineArguments`."""
 
-    Ranks are counted among the neighbours that remain after all others were left out.
-    """
-
-    range_min: int
+    range_min: int  # counted among the neighbours that no other rule leaves out
     range_max: int
-    per_sentence: int
     margin: float | None = None
-    relative_margin: float | None = None
     max_score: float | None = None
-    min_score: float | None = None
-    seed: int | None = None  # of a random draw; None for the nearest ones
-
-    def limits(self, lowest: np.ndarray) -> np.ndarray:
-        """Highest cosines of neighbours, given those of the least similar labelled ones; inf without a margin."""
-        absolute = np.inf if self.margin is None else lowest - self.margin
-        return np.minimum(absolute, np.inf if self.relative_margin is None else lowest * (1 - self.relative_margin))
 
 
 def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter) -> Pairs:
-    """Pairs of a sentence with its neighbours, none that is known, each once; processes share out the sentences.
+    """Pairs of a sentence with one of its neighbours, each pair once, none of them labelled.
+
+    Processes share out the sentences.
 
     Args:
         vectors: unit vectors of the pool, float32 of shape `(pool.size, width)`.
-        similar: bool of shape `(labelled pairs,)`, which of them are similar.
+        similar: bool of shape `(labelled pairs,)`, whether each is labelled similar.
         left_out: counts the neighbours that were left out, by reason.
     """
-    by_margin = ranks.margin is not None or ranks.relative_margin is not None
-    limits = ranks.limits(lowest_similar(pool, vectors, similar)) if by_margin else None
-    k = min(ranks.range_max + pool.most_known(), pool.size - 1)
-    last = min(ranks.range_max, ranks.range_min + ranks.per_sentence)
-    counted: Counter[str] = Counter()
+    limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
+    k = min(ranks.range_max + pool.most_labelled(), pool.size - 1)
+    counts: Counter[str] = Counter()
     blocks = {}
     for start in tqdm(range(0, pool.size, QUERIES)[rank() :: world_size()], desc="Neighbours", disable=rank() > 0):
         queries = np.arange(start, min(start + QUERIES, pool.size))
         rows, scores = nearest(vectors[queries], vectors, k, queries)
-        kept = rows >= 0  # (queries, k)
-        known = pool.known(np.broadcast_to(queries[:, None], rows.shape), rows)
-        leave_out = {
-            "neighbour that is labelled or the same sentence": known,
+        remaining = rows >= 0  # (queries, k)
+        reasons = {
+            "neighbour that is labelled or the same sentence": pool.is_labelled(
+                np.broadcast_to(queries[:, None], rows.shape), rows
+            ),
             "neighbour within the margin": False if limits is None else scores > limits[queries, None],
             "neighbour above the highest cosine": False if ranks.max_score is None else scores > ranks.max_score,
-            "neighbour below the lowest cosine": False if ranks.min_score is None else scores < ranks.min_score,
         }
-        for reason, those in leave_out.items():
-            counted[reason] += int((kept & those).sum())
-            kept &= ~np.asarray(those)
-        place = kept.cumsum(axis=1) - 1
-        kept &= (place >= ranks.range_min) & (place < (ranks.range_max if ranks.seed is not None else last))
-        if ranks.seed is not None:
-            order = np.where(kept, np.random.default_rng((ranks.seed, start)).random(kept.shape), np.inf)
-            kept &= order.argsort(axis=1).argsort(axis=1) < ranks.per_sentence
-        query, column = kept.nonzero()
+        for reason, excluded in reasons.items():
+            counts[reason] += int((remaining & excluded).sum())
+            remaining &= ~np.asarray(excluded)
+        query, column = (remaining & (remaining.cumsum(axis=1) == ranks.range_min + 1)).nonzero()
         blocks[start] = (queries[query], rows[query, column])
-    found: dict[int, Pairs] = {}
-    for part, some in gather_object((blocks, counted)):
-        found |= part
-        left_out.update(some)
-    first, second = (np.concatenate([found[start][side] for start in sorted(found)]) for side in (0, 1))
+    pairs: dict[int, Pairs] = {}
+    for part, part_counts in gather_object((blocks, counts)):
+        pairs |= part
+        left_out.update(part_counts)
+    first, second = (np.concatenate([pairs[start][side] for start in sorted(pairs)]) for side in (0, 1))
     once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
     left_out["neighbour found from both sentences"] += len(first) - len(once)
     return first[once], second[once]
 
 
 def lowest_similar(pool: Pool, vectors: np.ndarray, similar: np.ndarray) -> np.ndarray:
-    """Cosine of each sentence of the pool with the least similar one that is labelled similar: float32 `(size,)`.
-
-    -inf for a sentence without one, so that all neighbours are above it.
-    """
+    """Lowest cosine of each sentence with one that is labelled similar, -inf without one: float32 `(size,)`."""
     first, second = (side[similar & pool.inside()] for side in (pool.first, pool.second))
     lowest = np.full(pool.size, np.inf, np.float32)
     scores = cosines(vectors, first, second)
@@ -197,14 +177,14 @@ def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
 
 
 def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator) -> Pairs:
-    """`count` random pairs of the pool, each once, none that is known or taken."""
+    """`count` random pairs of the pool, each once, none that is labelled or taken."""
     used = pool.keys(*taken)
     first, second = np.empty(0, np.int64), np.empty(0, np.int64)
     for _ in range(DRAWS):
         if len(first) >= count:
             break
         new = rng.integers(pool.size, size=(2, 2 * (count - len(first)) + 16))
-        new = new[:, ~(pool.known(*new) | np.isin(pool.keys(*new), used))]
+        new = new[:, ~(pool.is_labelled(*new) | np.isin(pool.keys(*new), used))]
         first, second = np.r_[first, new[0]], np.r_[second, new[1]]
         once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
         first, second = first[once], second[once]
@@ -213,8 +193,8 @@ def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator)
     return first[:count], second[:count]
 
 
-def some_of(pairs: Pairs, count: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Sorted places of `count` random pairs; of all for None or a higher number."""
+def sample_rows(pairs: Pairs, count: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Sorted rows of `count` random pairs; all rows for None or a higher number."""
     if count is None or count >= len(pairs[0]):
         return np.arange(len(pairs[0]))
     return np.sort(rng.choice(len(pairs[0]), count, replace=False))
@@ -247,15 +227,15 @@ def score_by(
 
 
 def teacher_labels(scored: list[ScoredPairs]) -> tuple[np.ndarray, float, float, str]:
-    """One label per pair: the score of one teacher, the mean of the cosines of several bi-encoders, or else of ranks.
+    """One label per pair: one teacher's score, the mean cosine of several bi-encoders, or else the mean rank.
 
-    Ranks are scaled to 0..1. A cross-encoder's count as much as those of the others, whatever its scale.
+    Ranks are scaled to 0..1, so that every teacher counts the same, whatever the scale of its scores.
 
     Returns:
         Labels, float32 of shape `(pairs,)`; the lowest and the highest that there can be; and what a label is.
     """
-    scores = np.stack([one.scores for one in scored])
-    if all(one.is_cosine for one in scored):
+    scores = np.stack([each.scores for each in scored])
+    if all(each.is_cosine for each in scored):
         how = "cosine" if len(scores) == 1 else f"mean of the cosines of {len(scores)} teachers"
         return scores.mean(axis=0, dtype=np.float64).astype(np.float32), -1.0, 1.0, how
     if len(scores) == 1:

@@ -19,6 +19,7 @@ from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.manifest import COLUMNS, LABEL_KINDS, Labels
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
+from cosent.data.tokens import unknown_characters
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
@@ -26,7 +27,6 @@ from cosent.evaluation.similarity import unit
 from cosent.models.bi_encoder import TextModel
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.loading import DROPOUTS
-from cosent.search.differences import unknown_characters
 from cosent.training.arguments import BY_METRIC, PairTrainingArguments
 from cosent.training.objective import Objective, loss_targets
 

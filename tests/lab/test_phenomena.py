@@ -1,13 +1,11 @@
-"""The probe: accuracy by phenomenon, how sure it is, and two models side by side."""
-
-import json
+"""The probe: accuracy by phenomenon and its intervals."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from cosent.errors import InputError
-from cosent.evaluation.phenomena import (
+from cosent.evaluation.similarity import character_overlap
+from lab.probe.phenomena import (
     PHENOMENA,
     Item,
     by_phenomenon,
@@ -17,8 +15,6 @@ from cosent.evaluation.phenomena import (
     read_items,
     share_interval,
 )
-from cosent.evaluation.similarity import character_overlap
-from cosent.models.bi_encoder import SentenceEncoder
 
 ITEMS = [
     Item("number", "a", "满100元", "满100元。", "满200元"),
@@ -45,28 +41,6 @@ def test_the_shipped_items_are_whole():
     items = read_items()
     assert len(items) == 120 * len(PHENOMENA) and list(dict.fromkeys(item.phenomenon for item in items)) == [*PHENOMENA]
     assert all(len({item.anchor, item.same, item.different}) == 3 for item in items)
-
-
-def test_two_models_side_by_side(job, tiny_bi, tiny_cross):
-    """Fails if a program cannot read what the table shows, or a cross-encoder cannot be probed."""
-    words = ["--probe", "--model", tiny_cross, "--baseline", tiny_bi, "--device", "cpu"]
-    printed, table = job("cosent.jobs.evaluate", *words)
-    result = json.loads(printed)
-    assert list(result["probe"]) == [*PHENOMENA] and result["baseline"] == str(tiny_bi)
-    for name, found in result["probe"].items():
-        low, high = found["interval"]
-        assert found["items"] == 120 and 0 <= low <= found["accuracy"] <= high <= 1
-        assert found["difference"] == pytest.approx(found["accuracy"] - found["baseline"])
-        assert f"\n{name:14}   120" in table
-
-
-def test_a_model_that_cannot_score(job, tiny_bi, tmp_path):
-    """Fails if NaN is reported as an accuracy of 0."""
-    model = SentenceEncoder.from_pretrained(str(tiny_bi))
-    next(model.parameters()).data.fill_(float("nan"))
-    model.save_pretrained(tmp_path / "broken")
-    with pytest.raises(InputError, match="nan"):
-        job("cosent.jobs.evaluate", "--probe", "--model", tmp_path / "broken", "--device", "cpu")
 
 
 def test_the_interval_of_independent_items_is_wilsons():
