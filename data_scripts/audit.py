@@ -61,7 +61,7 @@ def add_unknown_characters(splits: dict[str, dict], rows: dict, model: str) -> s
     """Adds the share of characters unknown to a model to the facts of each split; returns the most frequent."""
     from tokenizers import Tokenizer
 
-    from cosent.data.tokens import unknown_characters
+    from cosent.data.corpus import unknown_characters
 
     file = Path(resolve(model), "tokenizer.json")
     if not file.is_file():

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cosent.data.corpus import load_corpus, random_subset
+from cosent.data.corpus import load_corpus, random_subset, unknown_characters
 from cosent.data.groups import pair_groups, sentence_groups
 from cosent.data.pairs import PairDataset
 from cosent.data.retrieval import pool_and_relevance
@@ -99,3 +99,11 @@ def test_grades_are_gains(make_corpus):
     corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
     with pytest.raises(InputError, match="no two different sentences with a label from 0.8"):
         pool_and_relevance(corpus, "test")
+
+
+def test_unknown_characters_are_counted(tokenizer):
+    """Fails if the share that `audit` and a training give is not that of the characters that become [UNK]."""
+    share, shown = unknown_characters(["陈玙和陈玙", "玕 a1，"], tokenizer.backend_tokenizer)
+    assert share == pytest.approx(3 / 10) and shown == "玙 2, 玕 1"
+    assert unknown_characters(["怎么还款"], tokenizer.backend_tokenizer) == (0, "")
+    assert unknown_characters([], tokenizer.backend_tokenizer) == (0, "")

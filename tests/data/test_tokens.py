@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cosent.compute import devices
 from cosent.data import tokens
-from cosent.data.tokens import read_pairs, read_texts, unknown_characters
+from cosent.data.tokens import read_pairs, read_texts
 from cosent.encoders import resolve
 
 CORPUS = ["怎么还款 如何还款 the quick brown fox 123456 it's naïve ", "花呗可以提前还款吗？怎样提高额度 12,345.67"] * 50
@@ -119,11 +119,3 @@ def test_texts_without_tokens():
     pairs = read_pairs(tokenizer, ["", "\u200b"], ["\u200b", ""], 16)
     assert pairs == {"input_ids": [[2, 3, 3]] * 2, "first_tokens": [2, 2], "truncated": [False, False]}
     assert read_texts(tokenizer, [], 16) == ([], [])
-
-
-def test_unknown_characters_are_counted(tokenizer):
-    """Fails if the share that `audit` and a training give is not that of the characters that become [UNK]."""
-    share, shown = unknown_characters(["陈玙和陈玙", "玕 a1，"], tokenizer.backend_tokenizer)
-    assert share == pytest.approx(3 / 10) and shown == "玙 2, 玕 1"
-    assert unknown_characters(["怎么还款"], tokenizer.backend_tokenizer) == (0, "")
-    assert unknown_characters([], tokenizer.backend_tokenizer) == (0, "")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without
 
 FEWEST_PAIRS, MOST_PAIRS, OVERLAP_RESAMPLES = 20, 2000, 500  # for an interval of character overlap
+UNKNOWN_TOKENS = ("[UNK]", "<unk>")
 MOST_VALUES = 20  # different labels that a command line can exchange
 
 
@@ -144,3 +148,17 @@ def unordered_pairs(corpus: Corpus, split: str) -> list[tuple[str, str]]:
     rows = corpus.split(split)
     pairs = zip(rows["sentence1"][:], rows["sentence2"][:], strict=True)
     return [(first, second) if first <= second else (second, first) for first, second in pairs]
+
+
+def unknown_characters(texts: Iterable[str], tokenizer) -> tuple[float, str]:
+    """Share of characters that become the unknown token, and the most frequent ones with their counts.
+
+    Args:
+        tokenizer: a `tokenizers.Tokenizer`.
+    """
+    counts = Counter(chain.from_iterable(texts))
+    unknown_ids = {tokenizer.token_to_id(token) for token in UNKNOWN_TOKENS}
+    encodings = zip(counts, tokenizer.encode_batch(list(counts), add_special_tokens=False), strict=True)
+    unknown = Counter({char: counts[char] for char, encoding in encodings if unknown_ids.intersection(encoding.ids)})
+    most_frequent = ", ".join(f"{char} {count:,}" for char, count in unknown.most_common(10))
+    return unknown.total() / max(1, counts.total()), most_frequent

@@ -7,10 +7,8 @@ and as a whole if the window does not settle its tokens.
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain
 from typing import NamedTuple
 
 from cosent.compute.devices import run_tokenizer
@@ -20,7 +18,6 @@ WINDOW = 8  # characters tokenised per token that is read: twice what a token of
 MARGIN = 64  # characters at the end of a window that may be read in another way with what follows
 CHUNK_CHARACTERS = 2**20  # tokenised in one call, which limits its memory
 DIGITS = re.compile(r"\d*.?", re.DOTALL)  # the rest of a number, and what follows it
-UNKNOWN_TOKENS = ("[UNK]", "<unk>")
 NO_EXTRAS = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
 
 
@@ -148,17 +145,3 @@ def read_pairs(tokenizer, first: Sequence[str], second: Sequence[str], max_lengt
         pairs["first_tokens"].append(len(ids) if zeros == len(segments) else around + count1)
         pairs["truncated"].append(truncated)
     return pairs
-
-
-def unknown_characters(texts: Iterable[str], tokenizer) -> tuple[float, str]:
-    """Share of characters that become the unknown token, and the most frequent ones with their counts.
-
-    Args:
-        tokenizer: a `tokenizers.Tokenizer`.
-    """
-    counts = Counter(chain.from_iterable(texts))
-    unknown_ids = {tokenizer.token_to_id(token) for token in UNKNOWN_TOKENS}
-    encodings = zip(counts, tokenizer.encode_batch(list(counts), add_special_tokens=False), strict=True)
-    unknown = Counter({char: counts[char] for char, encoding in encodings if unknown_ids.intersection(encoding.ids)})
-    most_frequent = ", ".join(f"{char} {count:,}" for char, count in unknown.most_common(10))
-    return unknown.total() / max(1, counts.total()), most_frequent

@@ -14,12 +14,11 @@ import torch
 from torch.utils.data import ConcatDataset
 
 from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.corpus import labels_of
+from cosent.data.corpus import labels_of, unknown_characters
 from cosent.data.groups import sentence_groups, share_of_known_similar
 from cosent.data.manifest import COLUMNS, LABEL_KINDS, Labels
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
-from cosent.data.tokens import unknown_characters
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
