@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from cosent.comparing.document import Cell, markdown_table
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.retrieval import pool_and_relevance
-from cosent.evaluation.retrieval import mean_intervals, retrieval_metrics
+from cosent.evaluation.retrieval import mean_intervals
 from cosent.jobs import train
 from cosent.models.auto import load_model
 from cosent.models.embedding import quantized
@@ -79,8 +79,10 @@ def reranking(bi, cross, corpus: Corpus) -> dict:
         [pool[row] for row in np.repeat(relevance.queries, TOP)], [pool[row] for row in rows.flat]
     )
     order = np.argsort(-scores.reshape(rows.shape), axis=1, kind="stable")
+    items = [relevance.items[slice(*relevance.starts[query : query + 2])] for query in range(len(relevance))]
     before, after = (
-        retrieval_metrics(some, relevance)["recall_at_1"] for some in (rows, np.take_along_axis(rows, order, axis=1))
+        np.array([np.isin(row, own) for row, own in zip(best[:, 0], items, strict=True)]) / relevance.counts
+        for best in (rows, np.take_along_axis(rows, order, axis=1))
     )
     gain = after - before
     interval = [float(gain.mean()), *mean_intervals({"gain": gain})["gain"]]

@@ -17,11 +17,11 @@ from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError, messages_for_users
+from cosent.evaluation.retrieval import retrieval_metrics
 from cosent.evaluation.significance import spearman
 from cosent.evaluation.similarity import pair_cosines, principal_directions, unit
 from cosent.models.auto import load_bi_encoder
 from cosent.record import read_record, shortened
-from cosent.search.neighbours import found_by_vectors
 from lab.benchmarks.common import save
 
 WIDTHS = (16, 32, 64, 128, 256)
@@ -62,7 +62,7 @@ def measure(run: str, corpus_name: str, widths: Sequence[int] = WIDTHS) -> list[
 def both(vectors: np.ndarray, relevance, places: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """Spearman of the cosines of the pairs at `places` `(pairs, 2)`, and mean Recall@10."""
     cosines = pair_cosines(vectors[places[:, 0]], vectors[places[:, 1]])
-    return spearman(cosines, labels), float(found_by_vectors(vectors, vectors, relevance)["recall_at_10"].mean())
+    return spearman(cosines, labels), float(retrieval_metrics(vectors, vectors, relevance)["recall_at_10"].mean())
 
 
 def values_by_width(rows: Iterable[dict], way: str, metric: str) -> list[list[float]]:

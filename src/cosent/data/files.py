@@ -52,9 +52,6 @@ LABEL_NAMES = ("gold_label", "label", "score", "similarity", "gold", "标签", "
 SCORE_NAMES = ("score", "reranker_score", "similarity", "分数")  # of a model, never the label next to them
 CHATS = ("messages", "positive_messages", "negative_messages")  # keys of ms-swift
 MEDIA = ("images", "videos", "audios")
-ID_NAMES = ("_id", "id", "编号")  # of queries and documents
-QUERY_ID_NAMES = ("query-id", "query_id", "qid", "query")  # of judgements; those of BEIR first
-DOCUMENT_ID_NAMES = ("corpus-id", "corpus_id", "document_id", "doc_id", "docid", "pid", "document")
 SENTENCE, PAIR = (TEXT_NAMES,), (SENTENCE1_NAMES, SENTENCE2_NAMES)  # what is looked for in a table
 LABEL_WORDS = {"是": "1", "否": "0", "相似": "1", "不相似": "0", "true": "1", "false": "0", "yes": "1", "no": "0"}
 

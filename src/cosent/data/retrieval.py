@@ -1,24 +1,14 @@
-"""Retrieval tasks: sentences of a split with their similar ones, or judged queries and documents."""
+"""The retrieval task of a split: find the similar sentences of each sentence."""
 
 import hashlib
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus, labels_of
-from cosent.data.files import (
-    DOCUMENT_ID_NAMES,
-    ID_NAMES,
-    LABEL_NAMES,
-    QUERY_ID_NAMES,
-    TEXT_NAMES,
-    number_of,
-    open_table,
-)
-from cosent.data.formats import is_blank
 from cosent.data.manifest import Labels
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
@@ -128,66 +118,3 @@ def relevant_rows(query: np.ndarray, item: np.ndarray, gain: np.ndarray) -> Rele
     query, item, gain = query[new], item[new], gain[new]
     queries, starts = np.unique(query, return_index=True)
     return Relevance(queries, np.r_[starts, len(query)], item, gain)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Queries, documents and relevance judgements read from files.
-
-    Args:
-        queries: texts of the queries with a relevant document.
-        documents: texts of all documents.
-        relevance: what each query should find, as places in `documents`; `Relevance.queries` are places in `queries`.
-    """
-
-    queries: list[str]
-    documents: list[str]
-    relevance: Relevance
-
-
-def read_judged(queries: str, documents: str, qrels: str) -> Judged:
-    """Reads files in the layout of BEIR: columns `_id` and `text`, and for qrels `query-id`, `corpus-id`, `score`.
-
-    A document's title stands in front of its text, as in BEIR. Documents with a score of 0 are not relevant; queries
-    without a relevant one are left out, with a line in the log.
-
-    Source: Thakur et al. 2021, BEIR, arXiv 2104.08663.
-    """
-    texts = {path: read_identified(path, flag) for path, flag in ((queries, "--queries"), (documents, "--documents"))}
-    place = {path: {name: number for number, name in enumerate(some)} for path, some in texts.items()}
-    table = open_table(qrels, None, (QUERY_ID_NAMES, DOCUMENT_ID_NAMES, LABEL_NAMES), "", "--qrels")
-    judgements, score = [], table.sentences[2]
-    for where, row in replace(table, sentences=()).placed(table.sentences):
-        gain = number_of(row[score])
-        if gain is None or gain < 0:
-            raise InputError(f"{where}: expected a number from 0 as the {score}, got {row[score]!r}. Correct it.")
-        for column, path in zip(table.sentences, (queries, documents), strict=False):
-            if (name := str(row[column])) not in place[path]:
-                raise InputError(f"{where}: {path} has no {name!r}, its {column}. Add its text, or remove the line.")
-        if gain > 0:
-            query, document = (str(row[column]) for column in table.sentences[:2])
-            judgements.append((place[queries][query], place[documents][document], gain))
-    if not judgements:
-        raise InputError(f"{qrels}: every {score} is 0, so that no document is relevant. Name judgements above 0.")
-    query_places, document_places, scores = np.array(judgements).T
-    known = relevant_rows(query_places.astype(np.int64), document_places.astype(np.int64), scores)
-    if unanswered := len(texts[queries]) - len(known):
-        logger.warning("%s: %d queries have no relevant document and are left out.", qrels, unanswered)
-    asked, all_documents = list(texts[queries].values()), list(texts[documents].values())
-    return Judged([asked[i] for i in known.queries], all_documents, replace(known, queries=np.arange(len(known))))
-
-
-def read_identified(path: str, flag: str) -> dict[str, str]:
-    """The texts of a file of queries or documents by their identifiers, in its order."""
-    table = open_table(path, None, (ID_NAMES, (*TEXT_NAMES, "query", "document", "passage")), "", flag)
-    identifier, text = table.sentences
-    titled = "title" in table.names
-    columns = [identifier, text, "title"] if titled else [identifier, text]
-    texts: dict[str, str] = {}
-    for where, row in replace(table, sentences=(text,)).placed(columns, keep_empty=titled):
-        name, content = str(row[identifier]), f"{(row['title'] if titled else '') or ''} {row[text]}".strip()
-        if name in texts or is_blank(content):
-            wrong = f"the {identifier} {name!r} occurs above" if name in texts else "expected a text, got an empty one"
-            raise InputError(f"{where}: {wrong}. Remove it.")
-        texts[name] = content
-    return texts

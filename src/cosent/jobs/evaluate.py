@@ -1,9 +1,7 @@
-"""Score a corpus, a labelled file or judged documents with a trained model: JSON, and a table on stderr.
+"""Score a corpus or a labelled file with a trained model: JSON, and a table on stderr.
 
 cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
 cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same
-cosent evaluate --model runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels qrels/test.tsv
-cosent evaluate --model runs/cross --retriever runs/faq --queries queries.jsonl --documents corpus.jsonl --qrels ...
 cosent evaluate --model runs/faq --probe --baseline mini
 
 With --pairs, --corpus names the corpus whose threshold counts; by default the only one that the model was trained on.
@@ -36,7 +34,7 @@ from cosent.data.files import (
     table_writer,
 )
 from cosent.data.manifest import SPLITS, Manifest
-from cosent.data.retrieval import Judged, RetrievalArguments, read_judged
+from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, Vectors, open_model
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 OF_CORPUS = ("split", "find_threshold", "predictions")
-RERANKED = 100  # documents of a retriever that a cross-encoder puts in order
 SPLIT = "test"  # of a labelled file
 PROBABILITY_METRICS = ("brier", "log_loss", "calibration_error")
 FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
@@ -59,16 +56,6 @@ class EvaluateArguments(CorpusSource, PairsFile, TableArguments, PromptArguments
     """Evaluation options."""
 
     label_column: str | None = option(None, "Name or position of the column of labels; default: label, score, ...")
-    queries: str | None = option(
-        None,
-        "Queries of a search task, with --documents and --qrels: a table with the columns _id and text, as in BEIR.",
-    )
-    documents: str | None = option(None, "Documents of the search task: a table with _id, text and perhaps title.")
-    qrels: str | None = option(None, "Relevance judgements of the search task: query-id, corpus-id and score.")
-    retriever: str | None = option(
-        None,
-        f"With --qrels: bi-encoder whose {RERANKED} nearest documents the cross-encoder --model reranks.",
-    )
     probe: bool = option(False, "Score 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
     baseline: str | None = option(None, "With --probe: another model to compare with.")
     split: str = option("test", "Split to score.", SPLITS)
@@ -83,18 +70,11 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     from cosent.compute.distributed import rank
     from cosent.models.auto import load_model
 
-    judged = None
-    if args.queries and args.documents and args.qrels:
-        judged = read_judged(args.queries, args.documents, args.qrels)
-    corpus = None if args.qrels or args.probe else rows_of(args)
+    corpus = None if args.probe else rows_of(args)
     model = open_model(args)
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
-    if judged is not None and args.prompt is None and args.prompt_name is None:
-        prompts = model.prompts.for_search()
     warn_of_other_prompts(args.model, *prompts)
-    if judged is not None:
-        result, lines = evaluate_judged(model, judged, args, prompts)
-    elif corpus is None:
+    if corpus is None:
         baseline = None if args.baseline is None else load_model(args.baseline).to(model.device)
         result, lines = evaluate_probe(model, baseline, args, prompts)
     else:
@@ -108,11 +88,8 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
 def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     """Refuses arguments before a model is loaded."""
     args.refuse_best()
-    judged = [name for name in ("queries", "documents", "qrels") if getattr(args, name) is not None]
-    if len(judged) not in (0, 3) or (args.retriever is not None and not judged):
-        raise InputError("--queries, --documents and --qrels belong together, and --retriever to them.")
-    if sum(map(bool, (args.corpus or args.pairs, args.probe, judged))) != 1:
-        raise InputError("Give one: --corpus NAME, --pairs FILE, --qrels with --queries and --documents, or --probe.")
+    if sum(map(bool, (args.corpus or args.pairs, args.probe))) != 1:
+        raise InputError("Give one: --corpus NAME, --pairs FILE or --probe.")
     if not args.probe:
         refuse_changed(args, ("baseline",), "--probe")
     if args.pairs is None:
@@ -171,10 +148,10 @@ def evaluate_corpus(
     from cosent.compute.distributed import rank
     from cosent.data.retrieval import retrieval_task
     from cosent.evaluation.metrics import can_rank, evaluate_scores, spearman_at_most, too_few
+    from cosent.evaluation.retrieval import retrieval_metrics
     from cosent.evaluation.similarity import pair_cosines
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.embedding import embed_shared, score
-    from cosent.search.neighbours import found_by_vectors
 
     task, embeds = None, isinstance(model, SentenceEncoder)
     if retrieval_args.retrieval and embeds:
@@ -204,7 +181,7 @@ def evaluate_corpus(
     result |= {"threshold": threshold, "threshold_from": source, "calibration": method}
     found, lines = {}, table(args.model, result, metrics)
     if task is not None:
-        found = summary(found_by_vectors(queries, documents, task.relevance)) | task.size
+        found = summary(retrieval_metrics(queries, documents, task.relevance)) | task.size
         lines += retrieval_table(found)
     if (warning := too_few(labels, args.pairs or f"{corpus.manifest.name} {args.split}")) is not None:
         lines += [f"warning: {warning}"]
@@ -244,45 +221,6 @@ def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | No
         for number, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
             numbers = {"label": f"{row['label']:g}", "prediction": prediction, "score": f"{value:.6f}"}
             write([{"id": number, "sentence1": row["sentence1"], "sentence2": row["sentence2"]} | numbers])
-
-
-def evaluate_judged(model, judged: Judged, args: EvaluateArguments, prompts: tuple[str, str]) -> tuple[dict, list[str]]:
-    """Retrieval metrics on judged documents, as JSON and as lines; of a cross-encoder those of its order."""
-    from cosent.evaluation.retrieval import retrieval_metrics
-    from cosent.models.auto import load_model
-    from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.embedding import check_finite, embed_shared, score
-    from cosent.search.neighbours import nearest
-
-    retriever = model if args.retriever is None else load_model(args.retriever).to(model.device)
-    if not isinstance(retriever, SentenceEncoder) or (
-        isinstance(model, SentenceEncoder) and args.retriever is not None
-    ):
-        raise InputError(
-            f"{args.model}: if it is a bi-encoder, leave --retriever out; a cross-encoder needs one, "
-            "such as --retriever similar."
-        )
-    size = {"queries": len(judged.queries), "pool": len(judged.documents)}
-    sides = prompts if args.retriever is None else retriever.prompts.for_search()
-    queries = embed_shared(retriever, judged.queries, sides[0])
-    documents = embed_shared(retriever, judged.documents, sides[1])
-    rows, _ = nearest(queries, documents, min(RERANKED, len(documents)))
-    result = summary(retrieval_metrics(rows, judged.relevance))
-    lines = [f"{args.model} on {args.qrels}"]
-    lines += retrieval_table(result | size, f"retrieval by {args.retriever or args.model}")
-    if args.retriever is not None:
-        depth = rows.shape[1]
-        pairs = {
-            "sentence1": [query for query in judged.queries for _ in range(depth)],
-            "sentence2": [judged.documents[row] for row in rows.ravel()],
-        }
-        scores = score(model, pairs, prompts)
-        check_finite(scores, 0, "reranking")
-        order = np.argsort(-scores.reshape(rows.shape), axis=1, kind="stable")
-        rows = np.take_along_axis(rows, order, axis=1)
-        result = summary(retrieval_metrics(rows, judged.relevance)) | {"retriever": result}
-        lines += retrieval_table(result | size, f"the {depth} nearest in the order of {args.model}")
-    return {"qrels": args.qrels} | result | size, lines
 
 
 def evaluate_probe(model, baseline, args: EvaluateArguments, prompts: tuple[str, str]) -> tuple[dict, list[str]]:

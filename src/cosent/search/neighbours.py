@@ -19,7 +19,6 @@ from tqdm.auto import tqdm
 
 from cosent.atomic import is_intact, signed_file
 from cosent.errors import InputError
-from cosent.evaluation.retrieval import DEPTH, Relevance, retrieval_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -241,15 +240,3 @@ def recall(found: Approximate, vectors: np.ndarray) -> float:
     exact, _ = nearest(queries, vectors, depth, rows)
     close, _ = found.nearest(queries, depth + 1)
     return float((exact[:, :, None] == close[:, None, :]).any(axis=2).mean())
-
-
-def found_by_vectors(queries: np.ndarray, documents: np.ndarray, relevance: Relevance) -> dict[str, np.ndarray]:
-    """The `METRICS` of each query, by name, each of shape `(len(relevance),)`; a sentence never finds itself.
-
-    Args:
-        queries, documents: float32 of shape `(pool, width)` and of length 1: every sentence of the pool as a query and
-            as something to find, which differ if the prompts do.
-    """
-    depth = min(DEPTH, len(documents) - 1)
-    rows, _ = nearest(queries[relevance.queries], documents, depth, exclude=relevance.queries)
-    return retrieval_metrics(rows, relevance)

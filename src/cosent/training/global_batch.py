@@ -25,13 +25,12 @@ from cosent.data.retrieval import retrieval_task
 from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
 from cosent.evaluation.metrics import evaluate_scores
-from cosent.evaluation.retrieval import METRICS
+from cosent.evaluation.retrieval import METRICS, retrieval_metrics
 from cosent.models.bi_encoder import TextModel
 from cosent.models.decision import DecisionRule
 from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
 from cosent.record import lineage, trained_on_pairs
-from cosent.search.neighbours import found_by_vectors
 from cosent.training.caching import CachedParts, sizes
 from cosent.training.callbacks import use_log_lines
 from cosent.training.pairs import (
@@ -212,7 +211,8 @@ class GlobalBatchTrainer(ResumableTrainer):
         if retrieval is not None:
             own = output.predictions.pop("embeddings")
             rest = None if retrieval.rest is None else self.embeddings(retrieval.rest)
-            queries = decided_by_main(lambda: found_by_vectors(*retrieval.vectors(own, rest), retrieval.task.relevance))
+            vectors = retrieval.vectors(own, rest)
+            queries = decided_by_main(lambda: retrieval_metrics(*vectors, retrieval.task.relevance))
             output.predictions["queries"] = queries
             output.metrics.update({f"{metric_key_prefix}_{name}": float(np.mean(v)) for name, v in queries.items()})
         name = next((name for name, pairs in self.held_out.items() if pairs is dataloader.dataset), None)
