@@ -241,6 +241,19 @@ def test_a_run_that_was_moved_keeps_its_best_epoch(train, make_corpus, opposed, 
         train("--resume_from_checkpoint", "auto", output="moved")
 
 
+def test_the_best_step_is_one_that_was_saved(train, make_corpus, opposed, capsys, caplog):
+    """Fails if the last weights stand under the name of a better step that was not saved."""
+    make_corpus(opposed)
+    steps = ("--eval_strategy", "steps", "--save_strategy", "steps", "--eval_steps", "1", "--save_steps", "4")
+    folder = train(*steps)
+    curve = [one["eval_spearman"] for one in read_record(folder).history if "eval_spearman" in one]
+    assert len(curve) == 8 and max(curve) > max(curve[3], curve[7]), "every evaluation was saved"
+    best = 4 if curve[3] >= curve[7] else 8
+    assert (folder / "model.safetensors").read_bytes() == (folder / f"checkpoint-{best}/model.safetensors").read_bytes()
+    assert f"step {best}, the best on validation" in capsys.readouterr().out
+    assert "--save_steps 4" in caplog.text and "the last step is kept" not in caplog.text
+
+
 @pytest.fixture
 def train(train, make_corpus, pairs):
     """As the fixture of all tests, on a corpus of its own: `train(*flags, output="run")`."""
@@ -263,6 +276,10 @@ def test_auto_from_start_to_end(train, capsys, caplog):
     capsys.readouterr()
     train("--resume_from_checkpoint", "auto")
     assert "has finished" in capsys.readouterr().out
+    with pytest.raises(
+        InputError, match="--num_train_epochs 2 and not 4.*--model_name_or_path.*--overwrite_output_dir"
+    ):
+        train("--resume_from_checkpoint", "auto", "--num_train_epochs", "4")
     assert (folder / "run.json").stat().st_mtime_ns == before
 
     (folder / "run.json").unlink()  # as if killed during the last save

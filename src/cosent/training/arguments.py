@@ -294,6 +294,8 @@ class PairTrainingArguments(RunArguments):
     dry_run: bool = option(False, "Print what the run would do, without training or saving anything.")
 
     def __post_init__(self):
+        if self.max_steps == 0:
+            raise InputError("--max_steps 0 trains nothing. Name a number of steps, or leave it out.")
         if self.num_train_epochs <= 0 and self.max_steps <= 0:
             raise InputError(f"--num_train_epochs must be greater than 0, got {self.num_train_epochs:g}.")
         if self.cached_part_size is not None and self.gradient_accumulation_steps > 1:
@@ -317,6 +319,11 @@ class PairTrainingArguments(RunArguments):
             self.metric_for_best_model = None
         if "no" in (self.eval_strategy, self.save_strategy):
             self.load_best_model_at_end = False
+        steps = self.eval_steps or self.logging_steps, self.save_steps
+        if self.load_best_model_at_end and self.save_strategy == self.eval_strategy == "steps" and steps[0] < steps[1]:
+            logger.warning(
+                "--eval_steps %g and --save_steps %g: the best of the saved steps is kept, not of all.", *steps
+            )
         self.data_seed = self.seed if self.data_seed is None else self.data_seed
         self.logging_nan_inf_filter = False  # a loss that is not finite stops the run
         self.remove_unused_columns, self.label_names = False, ["labels"]  # pairs are not a model's own columns

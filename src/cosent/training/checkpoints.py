@@ -16,7 +16,7 @@ from cosent.errors import InputError, reading
 from cosent.models.decision import DECISION_NAME
 from cosent.models.folder import CONFIG, remove_model
 from cosent.models.lora import ADAPTER
-from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME
+from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME, read_record
 from cosent.seal import UNFINISHED, is_whole
 from cosent.training.sharding import launched_with
 
@@ -38,14 +38,28 @@ MAY_DIFFER = {"config", "overwrite_output_dir", "dry_run", "data_dir"}  # our ow
 
 
 def has_finished(args: TrainingArguments) -> bool:
-    """With `--resume_from_checkpoint auto`: prints a message and returns True if the run has already finished."""
+    """With `--resume_from_checkpoint auto`: prints a message and returns True if the run has already finished.
+
+    Raises:
+        InputError: the finished run had another number of epochs or steps.
+    """
     record = Path(args.output_dir, RECORD_NAME)
     auto = args.resume_from_checkpoint == "auto"
     unfinished = record.with_name(UNFINISHED)
-    finished = decided_by_main(lambda: auto and record.is_file() and not unfinished.exists())
-    if finished and rank() == 0:
+    if not decided_by_main(lambda: auto and record.is_file() and not unfinished.exists()):
+        return False
+    finished = read_record(args.output_dir)
+    for name in ("num_train_epochs", "max_steps"):
+        asked, trained = getattr(args, name), finished.recipe.get(name) if finished else None
+        if trained is not None and asked != trained:
+            raise InputError(
+                f"The run in {args.output_dir} has finished, with --{name} {trained:g} and not {asked:g}. To train it "
+                f"further: --model_name_or_path {args.output_dir} --output_dir NEW. To train from the start: "
+                "--overwrite_output_dir true without --resume_from_checkpoint."
+            )
+    if rank() == 0:
         print(f"The run in {args.output_dir} has finished ({record}): there is nothing to resume.")
-    return finished
+    return True
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:

@@ -55,7 +55,7 @@ class ResumableTrainer(Trainer):
         with locked_by_main(self.args.output_dir):
             result = super().train(resume_from_checkpoint, **kwargs)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
-            logger.warning("No evaluation had a %s: the last step is kept.", self.args.metric_for_best_model)
+            logger.warning("No saved step had a %s: the last step is kept.", self.args.metric_for_best_model)
         return result
 
     def create_optimizer(self, *args, **kwargs):
@@ -111,6 +111,11 @@ class ResumableTrainer(Trainer):
     def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):
         with quiet_transformers():  # it drops a best checkpoint whose folder was moved, with a warning
             trained = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
+        if self.state.train_batch_size != self._train_batch_size:
+            raise InputError(
+                f"{resume_from_checkpoint} was trained with batches of {self.state.train_batch_size} pairs per device, "
+                f"not {self._train_batch_size}: an epoch would be resumed at another pair. Repeat its batch size."
+            )
         self.earlier_losses = self.state.stateful_callbacks.get("losses")
         if resume_from_checkpoint is not None and self.args.load_best_model_at_end:
             self.state.best_model_checkpoint = decided_by_main(lambda: best_checkpoint(resume_from_checkpoint))
@@ -132,6 +137,13 @@ class ResumableTrainer(Trainer):
             self._load_optimizer_and_scheduler(resume_from_checkpoint)
             self._load_scaler(resume_from_checkpoint)
         return prepared
+
+    def _determine_best_metric(self, metrics, trial):
+        """Compares only steps that are saved with the best one, which is loaded at the end."""
+        chosen_later = self.args.load_best_model_at_end and self.args.save_strategy != "best"
+        if chosen_later and not self.control.should_save:
+            return False
+        return super()._determine_best_metric(metrics, trial)
 
     def saved_state(self, checkpoint: str | Path) -> dict[str, Tensor]:
         """The weights of a checkpoint, under the names of the model."""
