@@ -1,10 +1,9 @@
-"""User losses: baselines, and options of CoSENT from its sources, none of which was better (lab/LOG.md).
+"""Losses of the lab's studies: baselines of CoSENT, and terms that its sources add to Sentence-BERT's head.
 
-cosent train --config cosent_mini --loss lab/losses.py:margin --loss_args margin=0.2 --corpus stsb \
-    --output_dir runs/margin
+cosent train --config cosent_mini --loss lab/losses.py:logistic --loss_args threshold=0.8 --corpus stsb \
+    --output_dir runs/logistic
 
-`s` are scores, `t` labels within 0..1; a sum over i, j runs over all pairs with t[i] > t[j]. O(batch^2) where CoSENT is
-O(batch log batch), except for `margin`, `curriculum` and `changing_scale`.
+`s` are scores, `t` labels within 0..1; `ranknet` compares all pairs with t[i] > t[j], O(batch^2).
 """
 
 import math
@@ -17,37 +16,6 @@ from cosent.losses.checks import at_least_float32, check_embeddings, check_group
 from cosent.losses.classification import cross_entropy_loss
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import SIMILAR_LABEL
-
-
-def margin(scores: Tensor, labels: Tensor, scale: float = 20.0, margin: float = 0.1) -> Tensor:
-    """CoSENT of `s - margin * t`: scores should differ by `margin` times the difference of labels."""
-    scores, labels = check_targets(scores, labels)
-    return cosent_loss(scores - margin * labels, labels, scale)
-
-
-def hardest(scores: Tensor, labels: Tensor, scale: float = 20.0, top_k: int = 5) -> Tensor:
-    """CoSENT that compares each pair with the `top_k` highest scores of lower labels."""
-    terms = differences(scores, labels, scale)
-    return log_1_plus(terms.topk(min(top_k, len(terms)), dim=1).values)
-
-
-def focal(scores: Tensor, labels: Tensor, scale: float = 20.0, gamma: float = 1.0) -> Tensor:
-    """CoSENT whose term of i, j weighs `(d[i] * d[j]) ** gamma`, `d = |t - s|` without gradient."""
-    offsets = gamma * difficulty(scores, labels).clamp(min=1e-30).log()
-    return log_1_plus(differences(scores, labels, scale) + offsets[:, None] + offsets)
-
-
-def curriculum(scores: Tensor, labels: Tensor, progress: float, scale: float = 20.0, start: float = 0.3) -> Tensor:
-    """CoSENT of the easiest pairs by `|t - s|`: the share `start` at first, all from half of the training on."""
-    share = start + (1 - start) * min(1.0, progress / 0.5)
-    hard = difficulty(scores, labels)
-    easy = hard <= hard.sort().values[math.ceil(share * len(hard)) - 1]
-    return cosent_loss(scores[easy], labels[easy], scale)
-
-
-def changing_scale(scores: Tensor, labels: Tensor, progress: float, scale: float = 20.0, end: float = 40.0) -> Tensor:
-    """CoSENT whose scale moves linearly from `scale` to `end` over the training."""
-    return cosent_loss(scores, labels, scale + (end - scale) * progress)
 
 
 def sbert_cosent(logits: Tensor, labels: Tensor, scores: Tensor, weight: float = 0.1, scale: float = 20.0) -> Tensor:
@@ -95,7 +63,7 @@ def ranknet(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
 
 
 class Line:
-    """`slope * s + offset`, both learnt by Adam beside the model.
+    """`slope * s + offset`, both learnt by Adam next to the encoder; `values` are kept in the run's record.
 
     A call takes the step of the gradients that the batch before it left. --loss runs this file anew, so that every run
     has a new line.
@@ -103,6 +71,7 @@ class Line:
 
     def __init__(self):
         self.optimizer: torch.optim.Optimizer | None = None
+        self.values: dict[str, float] = {}
 
     def __call__(self, scores: Tensor, slope: float, offset: float, rates: tuple[float, float]) -> Tensor:
         """The line, from this slope and offset in its first call on; slope and offset have a rate each, 0: fixed."""
@@ -113,6 +82,7 @@ class Line:
         elif scores.requires_grad:
             self.optimizer.step()
             self.optimizer.zero_grad()
+        self.values |= {name: value.item() for name, value in zip(("slope", "offset"), self.line, strict=True)}
         slope, offset = (value.to(scores) for value in self.line)
         return slope * scores + offset
 
@@ -131,9 +101,11 @@ def logistic(
     """`mean of -t log p - (1 - t) log(1 - p)`, `p = sigmoid(scale * (s - threshold))`: pairs one by one.
 
     Args:
+        threshold: where it starts; NaN is the mean score of the first batch.
         threshold_rate, scale_rate: learning rates of `scale * threshold` and of `scale`; 0 leaves them as they start.
     """
     scores, labels = check_targets(scores, labels)
+    threshold = float(scores.detach().mean()) if math.isnan(threshold) else threshold
     logits = LINE(scores, scale, -scale * threshold, (scale_rate, threshold_rate))
     return F.binary_cross_entropy_with_logits(logits, labels)
 
@@ -160,11 +132,5 @@ def differences(scores: Tensor, labels: Tensor, scale: float) -> Tensor:
     return (scale * (scores - scores[:, None])).masked_fill(labels[:, None] <= labels, -torch.inf)
 
 
-def difficulty(scores: Tensor, labels: Tensor) -> Tensor:
-    scores, labels = check_targets(scores.detach(), labels)
-    return (labels - scores).abs()
-
-
-def log_1_plus(terms: Tensor) -> Tensor:
-    """`log(1 + sum of exp(terms))`."""
-    return torch.cat((terms.new_zeros(1), terms.flatten())).logsumexp(0)
+for loss in (logistic, line_squared):
+    loss.learnt = LINE.values  # type: ignore[attr-defined]  # kept in the record of a run

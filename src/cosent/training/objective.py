@@ -48,6 +48,12 @@ class Objective:
         return [name for name in self.inputs if name in OUTPUTS]
 
     @property
+    def learnt(self) -> dict[str, float] | None:
+        """Numbers that a user loss learns and keeps current, its attribute `learnt`; None without it."""
+        function = self.loss.func if isinstance(self.loss, partial) else self.loss
+        return getattr(function, "learnt", None)
+
+    @property
     def compares_sentences(self) -> bool:
         return "groups" in self.inputs
 

@@ -1,6 +1,7 @@
 """The losses of `lab/losses.py` and `lab/masked.py`, as --loss loads them, against sums over all pairs on paper."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from cosent.encoders import resolve
 from cosent.losses import find_loss
 from cosent.losses.cosent import cosent_loss
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.training.objective import Objective
 
 S, T = [0.5, 0.1, 0.9, 0.4], [1.0, 0.0, 0.0, 0.5]  # scores and labels of four pairs
 ORDERED = [(i, j) for i in range(4) for j in range(4) if T[i] > T[j]]
@@ -26,39 +28,6 @@ def value_of(name: str, scores: list[float] = S, **further) -> float:
 
 def cosent_of(pairs: list[tuple[int, int]], weights=(1.0, 1.0, 1.0, 1.0), scale: float = 2.0) -> float:
     return math.log(1 + sum(weights[i] * weights[j] * math.exp(scale * (S[j] - S[i])) for i, j in pairs))
-
-
-def test_a_margin_is_that_of_labels():
-    """Fails if scores have to differ by the same margin whatever their labels."""
-    expected = math.log(1 + sum(math.exp(2 * (S[j] - S[i] + 0.3 * (T[i] - T[j]))) for i, j in ORDERED))
-    assert value_of("margin", scale=2.0, margin=0.3) == pytest.approx(expected)
-
-
-def test_the_hardest_are_the_highest_of_lower_labels():
-    """Fails if another comparison than that with the highest lower score is kept."""
-    assert value_of("hardest", scale=2.0, top_k=1) == pytest.approx(cosent_of([(0, 2), (3, 2)]))
-    assert value_of("hardest", scale=2.0, top_k=9) == pytest.approx(cosent_of(ORDERED))
-
-
-def test_difficult_pairs_weigh_more():
-    """Fails if easy pairs pass for hard ones: difficulties 0.5, 0.1, 0.9 and 0.1."""
-    assert value_of("focal", scale=2.0, gamma=2.0) == pytest.approx(cosent_of(ORDERED, [0.25, 0.01, 0.81, 0.01]))
-
-
-def test_a_curriculum_starts_with_the_easiest():
-    """Fails if it leaves out easy pairs, or does not end at all of them: of four, half is rows 1 and 3."""
-    assert value_of("curriculum", progress=0.0, scale=2.0, start=0.5) == pytest.approx(cosent_of([(3, 1)]))
-    three = [(0, 1), (0, 3), (3, 1)]
-    assert value_of("curriculum", progress=0.25, scale=2.0, start=0.5) == pytest.approx(cosent_of(three))
-    assert value_of("curriculum", progress=0.5, scale=2.0, start=0.5) == pytest.approx(cosent_of(ORDERED))
-
-
-def test_the_scale_moves():
-    """Fails if it does not start at one scale and end at the other."""
-    for progress, scale in ((0.0, 2.0), (0.5, 3.0), (1.0, 4.0)):
-        assert value_of("changing_scale", progress=progress, scale=2.0, end=4.0) == pytest.approx(
-            cosent_of(ORDERED, scale=scale)
-        )
 
 
 def test_sentence_bert_with_a_ranking_term():
@@ -133,7 +102,8 @@ def test_ranknet_weighs_every_comparison_the_same():
 
 
 def test_a_logistic_loss_learns_its_threshold():
-    """Fails if the threshold stays where it starts, moves without a rate, or a second run begins where one ended."""
+    """Fails if the threshold stays where it starts, moves without a rate, is not recorded, or a second run begins where
+    one ended."""
     labels = torch.tensor([1.0, 0.0])
     for rate, moved in ((0.0, 0.0), (0.5, -0.5)):  # Adam's first step is the rate, against the sign of the gradient
         loss = find_loss("lab/losses.py:logistic").function
@@ -145,6 +115,19 @@ def test_a_logistic_loss_learns_its_threshold():
         assert second == pytest.approx(
             (math.log1p(math.exp(-0.4 - moved)) + math.log1p(math.exp(0.2 + moved))) / 2, rel=1e-5
         )
+        objective = Objective("own", partial(loss, threshold_rate=rate))
+        assert objective.learnt == {"slope": 2.0, "offset": pytest.approx(-1.0 + moved)}
+
+
+def test_a_threshold_is_fixed_at_the_mean_of_the_first_batch():
+    """Fails if later batches move it, or another batch than the first places it: 0.65, of scores 0.7 and 0.6."""
+    loss = find_loss("lab/losses.py:logistic").function
+    for scores in ([0.7, 0.6], [0.1, 0.2]):
+        given = torch.tensor(scores, requires_grad=True)
+        value = loss(given, torch.tensor([1.0, 1.0]), scale=2.0, threshold=math.nan)
+        expected = sum(math.log1p(math.exp(-2 * (score - 0.65))) for score in scores) / 2
+        assert value.item() == pytest.approx(expected, rel=1e-5)
+        value.backward()
 
 
 def test_a_regression_learns_its_line():
