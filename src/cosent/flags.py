@@ -35,7 +35,7 @@ OTHER_PROGRAMS = {
     "query_instruction_for_retrieval": "--prompt 'TEXT' '': in front of queries, and none in front of passages",
     "sentence_pooling_method": "--pooling: cls, mean or lasttoken (FlagEmbedding's last_token)",
     "train_group_size": "cosent prepare, which makes a pair of every negative of a row",
-    "mini_batch_size": "--cached_batch_size, the batch that is compared, and --cached_part_size, the part in memory",
+    "mini_batch_size": "--cached_batch_size, the batch that is compared, in parts of --per_device_train_batch_size",
     "task_type": "--tower bi_encoder or cross_encoder",
     "temperature": "--scale, its inverse: 20 for a temperature of 0.05",
     "use_lora": "--use_peft true; without it all weights are trained",
@@ -62,7 +62,7 @@ TASKS = {
     "Data": "data_dir eval_corpora text limit_train",
     "Model": "tower pooling prompt use_peft",
     "Loss": "scale loss_args",
-    "Training": "warmup_steps bf16 cached_batch_size eval_strategy resume_from_checkpoint dry_run",
+    "Training": "warmup_steps bf16 cached_batch_size eval_strategy resume_from_checkpoint",
     "Output": "overwrite_output_dir push_to_hub",
 }
 SHOWN = {name: title for title, names in TASKS.items() for name in names.split()}

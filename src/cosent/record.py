@@ -205,7 +205,6 @@ class RunRecord:
         history: the log of Trainer.
         prompts: texts in front of the first and the second sentence of every pair.
         intervals: 95% bootstrap intervals of the retrieval metrics in `after`.
-        cached_part_size: pairs per device and part of a cached batch, at the end; None without caching.
         synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
         floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`.
@@ -233,7 +232,6 @@ class RunRecord:
     after: Metrics = field(default_factory=dict)
     prompts: tuple[str, str] = ("", "")
     intervals: Intervals = field(default_factory=dict)
-    cached_part_size: int | None = None
     synonyms: int | None = None
     pretraining: PretrainingRecord | None = None
     proof: Proof | None = None
@@ -260,6 +258,10 @@ class RunRecord:
                 for corpus, splits in values.get(key, {}).items()
             }
         return cls(**values)
+
+    @property
+    def terms_in_words(self) -> str:
+        return ", ".join(f"{corpus} ({terms})" for corpus, terms in self.terms.items())
 
     def save(self, folder: str | Path) -> None:
         """Writes `run.json` and seals the folder, after which the run counts as finished."""

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cosent.data.corpus import load_corpus, random_subset, unknown_characters
+from cosent.data.corpus import leaks, load_corpus, random_subset, unknown_characters
 from cosent.data.groups import pair_groups, sentence_groups
 from cosent.data.pairs import PairDataset
 from cosent.data.retrieval import pool_and_relevance
@@ -107,3 +107,11 @@ def test_unknown_characters_are_counted(tokenizer):
     assert share == pytest.approx(3 / 10) and shown == "玙 2, 玕 1"
     assert unknown_characters(["怎么还款"], tokenizer.backend_tokenizer) == (0, "")
     assert unknown_characters([], tokenizer.backend_tokenizer) == (0, "")
+
+
+def test_leaks_of_either_order(make_corpus):
+    """Fails if a mirrored pair, or one of another corpus, is not found, or equal sentences alone count."""
+    first = make_corpus({"train": [("a", "b", 1.0), ("c", "d", 0.0)], "test": [("a", "d", 1.0)]}, name="first")
+    second = make_corpus({"test": [("b", "a", 1.0), ("c", "d", 1.0), ("a", "c", 0.0)]}, name="second")
+    one, two = (load_corpus(str(folder)) for folder in (first, second))
+    assert leaks([one], [one, two]) == {"second test": 2}

@@ -97,5 +97,5 @@ def test_a_training_without_the_prompt_of_its_data_says_so(prepared, train, capl
     folder = prepared([{**row, "prompt": "为句子："} for row in scored(8)])
     for flags, said in ((), True), (("--prompt", "为句子：", ""), False):
         caplog.clear()
-        train(folder, *flags, "--dry_run", "true")
+        train(folder, *flags, "--max_steps", "1", output=f"said_{said}")
         assert ("--prompt '为句子：' ''" in caplog.text) == said

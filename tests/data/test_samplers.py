@@ -1,6 +1,5 @@
-"""Rows of different corpora never stand in one batch; batches hold two labels wherever the counts allow."""
+"""Batches of several corpora: one corpus each, in the shares of their weights."""
 
-import numpy as np
 import pytest
 
 from cosent.data.samplers import CorpusSampler, turns
@@ -42,58 +41,3 @@ def test_weights_are_shares_of_the_batches():
         turns([100, 100], [1.0, 201.0])
     with pytest.raises(InputError, match="--corpus_weights"):
         turns([100, 100], [1e-9, 1.0])
-
-
-def balanced(labels: np.ndarray, block: int, seed: int) -> CorpusSampler:
-    return CorpusSampler([len(labels)], block, seed, labels=labels)
-
-
-def dead(labels: np.ndarray, order: list[int], block: int) -> int:
-    blocks = [labels[order[start : start + block]] for start in range(0, len(order), block)]
-    return sum(len(np.unique(block)) < 2 for block in blocks)
-
-
-@pytest.mark.parametrize(
-    "counts, block, unavoidable",
-    [
-        ({0: 82, 1: 18}, 8, 0),  # 13 batches, 18 positives
-        ({0: 50, 1: 5}, 5, 6),  # 11 batches, of which 5 can have a positive
-        ({0: 40, 1: 40}, 2, 0),  # every batch one of each
-        ({0: 3, 1: 3, 2: 3}, 3, 0),
-        ({0: 8, 1: 1}, 4, 2),  # 4, 4 and a batch of one row, which can never be mixed: one of 3 is alive
-        ({0: 1, 1: 40}, 4, 10),  # 11 batches, 1 negative
-    ],
-)
-def test_no_more_dead_batches_than_counts_force(counts, block, unavoidable):
-    """Fails if steps are spent on batches of one label that another order would have mixed, or rows are lost."""
-    labels = np.repeat(list(counts), list(counts.values())).astype(np.float32)
-    plain = 0
-    for seed in range(20):
-        order = list(balanced(labels, block, seed))
-        assert sorted(order) == list(range(len(labels)))
-        assert dead(labels, order, block) == unavoidable
-        plain += dead(labels, np.random.default_rng(seed).permutation(len(labels)).tolist(), block)
-    assert plain > 20 * unavoidable or unavoidable, "a plain order does as well: the case shows nothing"
-
-
-def test_the_order_is_random_and_repeatable():
-    """Fails if epochs repeat, ranks draw different orders, or mending piles the rare label up at one end."""
-    labels = (np.arange(400) % 10 == 0).astype(np.float32)
-    sampler, again = balanced(labels, 4, seed=1), balanced(labels, 4, seed=1)
-    first = list(sampler)
-    assert first == list(again) and len(sampler) == 400
-    sampler.set_epoch(1)
-    assert list(sampler) != first
-    positions = [np.flatnonzero(labels[list(balanced(labels, 4, seed))]).mean() for seed in range(30)]
-    assert np.mean(positions) == pytest.approx(199.5, abs=15)
-
-
-def test_corpora_are_balanced_one_by_one():
-    """Fails if --balanced_batches moves rows between corpora, or leaves batches of one label inside a corpus."""
-    labels = np.array([0] * 30 + [1] * 10 + [0] * 8 + [1] * 4, dtype=np.float32)
-    sampler = CorpusSampler([40, 12], 8, seed=2, labels=labels, pool=4)
-    order = np.array(list(sampler))
-    assert len(order) == len(sampler) and sorted(order[order < 40]) == list(range(40))
-    assert {number // 8 for number in np.flatnonzero(order < 40)} == set(range(0, 2 * 5, 2))
-    assert dead(labels, order.tolist(), 4) == 0
-    assert dead(labels, list(CorpusSampler([40, 12], 8, seed=2)), 4) > 0

@@ -4,13 +4,12 @@ import hashlib
 import logging
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sentence_transformers
 from sentence_transformers import SentenceTransformer
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerState
 
 from cosent import decision_rules
 from cosent.data.corpus import load_corpus
@@ -21,7 +20,7 @@ from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record, read_scores
-from cosent.training import trainer
+from cosent.training import callbacks
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard
 from cosent.training.corpora import build_encoder
@@ -146,24 +145,14 @@ def test_cached_batches_train_as_large_ones_do(train, made_up, chosen):
     np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)
 
 
-def test_balanced_batches_leave_no_batch_of_one_label(train, make_corpus, pairs, caplog):
-    """Fails if the flag does not reach the sampler: the same rows in plain order waste batches."""
-    rows = make_corpus({"train": [(a, b, float(number % 8 == 0)) for number, (a, b, _) in enumerate(pairs)]})
-    with caplog.at_level(logging.WARNING):
-        train(rows, "--per_device_train_batch_size", "8", "--balanced_batches", "true", output="balanced")
-        assert "batches taught nothing" not in caplog.text
-        train(rows, "--per_device_train_batch_size", "8", output="plain")
-    assert "batches taught nothing" in caplog.text
-
-
 @pytest.mark.slow
 def test_seeds_decide_the_weights(train, made_up):
-    """Fails if a run cannot be repeated, or a seed (that of the order alone, too) is ignored by a sampler."""
+    """Fails if a run cannot be repeated, or a seed (that of the order, too) is ignored."""
     chosen = {"a": ("--seed", "1"), "b": ("--seed", "1"), "c": ("--seed", "2")}
     first, again, other = (train(made_up, *flags, output=name) for name, flags in chosen.items())
     weights = [(folder / "model.safetensors").read_bytes() for folder in (first, again, other)]
     assert weights[0] == weights[1] != weights[2]
-    flags = ("--balanced_batches", "true", "--eval_strategy", "no", "--dropout", "0")
+    flags = ("--eval_strategy", "no", "--dropout", "0")
     one, two = (history(train(made_up, *flags, "--data_seed", s, output=f"d{s}"), "loss") for s in ("1", "2"))
     assert one != two
 
@@ -341,31 +330,18 @@ def test_corpora_with_weights(train, nli, similar):
     [((0.5, 0.41), False), ((0.5, 0.39), True), ((0.1, 0.3), False), ((0.5, math.nan), True), ((math.nan,), True)],
 )
 @pytest.mark.parametrize("losses", [[{"loss": 2.0}, {"loss": 1.5}], []], ids=["logged", "not logged yet"])
-@pytest.mark.parametrize("action", ["warn", "stop"])
-def test_what_is_a_collapse(curve, collapsed, action, losses, caplog):
-    """Fails if a collapse passes unseen, `stop` goes on, `warn` stops, or the guard cries wolf."""
-    args, control = SimpleNamespace(eval_strategy="epoch"), TrainerControl()
+def test_what_is_a_collapse(curve, collapsed, losses, caplog):
+    """Fails if a collapse passes unseen, or the guard cries wolf."""
     log = [*losses, *({"eval_spearman": value} for value in curve)]
     state = TrainerState(log_history=log, global_step=8)
     with caplog.at_level(logging.WARNING):
-        CollapseGuard(args, action).on_log(args, state, control, logs=log[-1])
+        CollapseGuard().on_log(None, state, None, logs=log[-1])
     assert ("collapse. Validation Spearman is" in caplog.text) == collapsed
     assert ("from 2 to 1.5" in caplog.text) == (collapsed and bool(losses)) and "nan to nan" not in caplog.text
-    assert control.should_training_stop == (collapsed and action == "stop")
 
 
-def test_a_guard_ends_a_run(train, made_up, monkeypatch):
-    """Fails if the guard of a run does not see its validation, here with a drop that every epoch has."""
-    monkeypatch.setattr(trainer, "CollapseGuard", lambda args, action: CollapseGuard(args, action, drop=-9))
-    assert len(history(train(made_up, "--on_collapse", "stop"), "eval_spearman")) == 1
-
-
-@pytest.mark.slow
-def test_cross_encoders_are_watched_unless_switched_off(train, made_up, monkeypatch):
-    """Fails if a reranker collapses to one number, as users of every library report, and nothing says so."""
-    seen = []
-    monkeypatch.setattr(trainer, "CollapseGuard", lambda args, action: seen.append(action) or TrainerCallback())
-    tower = ("--tower", "cross_encoder")
-    for number, flags in enumerate((tower, (*tower, "--on_collapse", "off"), (), ("--on_collapse", "stop"))):
-        train(made_up, "--max_steps", "1", *flags, output=str(number))
-    assert seen == ["warn", "stop"]
+def test_cross_encoders_are_watched(train, made_up, monkeypatch, caplog):
+    """Fails if a reranker collapses to one number, and nothing says so; here with a drop that every epoch has."""
+    monkeypatch.setattr(callbacks, "DROP", -9)
+    train(made_up, "--max_steps", "1", "--tower", "cross_encoder")
+    assert "collapse. Validation Spearman is" in caplog.text

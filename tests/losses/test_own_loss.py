@@ -49,7 +49,7 @@ def test_the_parameters_of_a_function_say_what_it_needs(tmp_path):
 def test_a_loss_returns_a_scalar_tensor(value):
     """Fails if a loss of every pair, or a number without a gradient, trains on in silence or ends in a traceback."""
     with pytest.raises(InputError, match=r"scalar tensor, got (shape \(3,\)|float|NoneType)"):
-        Objective("mine", lambda scores: value).value({"scores": torch.ones(3)}, {"labels": torch.ones(3)}, 0.5)
+        Objective("mine", lambda scores: value).batch_loss({"scores": torch.ones(3)}, {"labels": torch.ones(3)}, 0.5)
 
 
 def test_classes_are_equal_parts_of_the_range():

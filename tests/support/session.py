@@ -10,8 +10,6 @@ the real PyTorch and the real DeepSpeed.
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -21,9 +19,6 @@ from accelerate.state import DistributedType, PartialState
 from cosent.cli import module_of, run
 from cosent.compute.distributed import decided_by_main, gather, gather_object, rank
 from cosent.errors import InputError
-from cosent.jobs import train
-from cosent.models.bi_encoder import BiEncoder
-from cosent.models.cross_encoder import CrossEncoder
 
 DEEPSPEED = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
 if DEEPSPEED or os.environ.get("ACCELERATE_USE_FSDP") == "true":
@@ -55,45 +50,13 @@ def check_gathering(output: str) -> None:
     Path(f"{output}.{rank()}.json").write_text(json.dumps(told), encoding="utf-8")
 
 
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """Parts of 8 do not fit on process 1, forward, and parts of 4 not on process 0, backward."""
-    originals = {model: model.forward for model in (BiEncoder, CrossEncoder)}
-
-    def fail(gradient):
-        raise torch.OutOfMemoryError("in the backward pass of rank 0")
-
-    def bounded(original):
-        def forward(self, input_ids, **inputs):
-            outputs = original(self, input_ids, **inputs)
-            if self.training and rank() == 1 and len(input_ids) > 4:
-                raise torch.OutOfMemoryError("in the forward pass of rank 1")
-            if self.training and rank() == 0 and len(input_ids) > 2 and torch.is_grad_enabled():
-                outputs["scores"].register_hook(fail)
-            return outputs
-
-        return forward
-
-    for model, original in originals.items():
-        model.forward = bounded(original)
-    try:
-        yield
-    finally:
-        for model, original in originals.items():
-            model.forward = original
-
-
 def run_jobs(file: str) -> None:
     for name, *arguments in json.loads(Path(file).read_text(encoding="utf-8")):
         if name == "check_gathering":
             check_gathering(*arguments)
             continue
         sys.argv[1:] = arguments
-        if name == "train_with_little_memory":
-            with little_memory():
-                run(train.main, shares_work=True)
-        else:
-            run(import_module(module_of(name)).main, shares_work=True)
+        run(import_module(module_of(name)).main, shares_work=True)
 
 
 if __name__ == "__main__":

@@ -44,15 +44,13 @@ DDP_CASES = {
     "mean": ((8, "--loss", "cosine_mse"), (16, "--loss", "cosine_mse")),
     "head": ((8, "--loss", "sbert", "--pooling", "linear_cls"), (16, "--loss", "sbert", "--pooling", "linear_cls")),
     "own_loss": ((4, "--loss", OWN, "--cached_batch_size", "16"), (16, "--loss", OWN)),
-    "balanced": ((8, "--balanced_batches", "true"), (16, "--balanced_batches", "true")),
 }
 STRATEGIES = {"ddp": CASES | DDP_CASES, "fsdp": CASES, "deepspeed_zero2": CASES}
 EXACT = ("bi_encoder", "accumulated", "cached")
 BEST = ("--load_best_model_at_end", "true", "--num_train_epochs", "3")
 STUDENT = ("--corruption_share", "0")
 DROPOUT = ("--dropout", "0.1", "--optim", "adamw_torch", "--save_strategy", "steps", "--save_steps", "3")
-DROPOUT += ("--eval_strategy", "no", "--save_total_limit", "9", "--balanced_batches", "true")  # 5 steps per epoch
-PARTS = ("--dropout", "0.1", "--optim", "adamw_torch", "--num_train_epochs", "1")
+DROPOUT += ("--eval_strategy", "no", "--save_total_limit", "9")  # 5 steps per epoch
 
 distributed = pytest.mark.distributed
 everywhere = pytest.mark.parametrize("two", STRATEGIES, indirect=True)
@@ -137,10 +135,6 @@ def launched(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corp
             exact.append(train("local", 8, "--local_comparisons", "true"))
             scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
             exact.append(["evaluate", *scored, "--predictions", str(folder / "predictions.tsv")])
-            for tower in ("bi_encoder", "cross_encoder"):
-                parts, auto = (*PARTS, "--tower", tower), ("--cached_part_size", "auto")
-                exact.append(train(f"{tower}_parts_2", 2, *parts, "--cached_batch_size", "16"))
-                exact.append(train(f"{tower}_parts_auto", 8, *parts, *auto, job="train_with_little_memory"))
         else:
             exact.append(train("best", 8, *BEST, corpus=opposed_corpus))
             exact.append(train("modules", 8, model=with_modules))
@@ -207,19 +201,6 @@ def test_gradients_come_through_the_gathering(two):
         assert pool == [[1, 3], [2, 4], [11, 13], [12, 14]]
         assert gradient == (3 * torch.arange(8.0).view(4, 2))[2 * rank :][:2].tolist()
         assert (objects, decided, refused) == ([0, 1], ["main", 0], "no")
-
-
-@distributed
-@ddp
-@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
-def test_processes_agree_on_the_size_of_a_part(two, tower):
-    """Fails if one process that runs out of memory leaves the others waiting, or they train on different gradients."""
-    found, fixed = (two / f"{tower}_parts_{size}" for size in ("auto", "2"))
-    assert history(found, "cached_part_size") == [4, 2]
-    for logged in ("loss", "grad_norm"):
-        assert history(found, logged) == history(fixed, logged) and len(history(found, logged)) == 5
-    assert min(history(found, "grad_norm")) > 0
-    assert (found / "model.safetensors").read_bytes() == (fixed / "model.safetensors").read_bytes()
 
 
 @distributed

@@ -1,9 +1,12 @@
 """`PairTrainer` and `StudentTrainer` as users of transformers hold them: from Python, on a `datasets.Dataset`."""
 
+import ast
+import inspect
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -12,6 +15,7 @@ import torch
 from peft import LoraConfig
 from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback
+from transformers.integrations import integration_utils
 
 from cosent import (
     CrossEncoder,
@@ -25,7 +29,8 @@ from cosent import (
 )
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import infonce_loss
-from cosent.training import resumable
+from cosent.training import global_batch, global_loss, resumable, student
+from cosent.training import trainer as trainer_module
 from tests.support import published
 from tests.support.launching import ROOT, launch
 from tests.support.locks import locked_elsewhere
@@ -286,6 +291,21 @@ def test_labels_of_another_range_are_read_as_they_are(rows, encoder, tmp_path):
         )  # fmt: skip
 
 
+def assigned(module, owners: tuple[str, ...]) -> set[str]:
+    """Names of attributes that a module assigns to variables of these names."""
+    nodes = ast.walk(ast.parse(Path(inspect.getfile(module)).read_text(encoding="utf-8")))
+    stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id in owners}
+
+
+def test_no_attribute_is_also_one_of_the_integrations():
+    """Fails if an integration of transformers replaces what our trainers keep for themselves."""
+    theirs = assigned(integration_utils, ("trainer", "local_trainer"))
+    modules = (trainer_module, student, global_batch, global_loss, resumable)
+    ours = set().union(*(assigned(module, ("self",)) for module in modules))
+    assert "objective" in theirs and "adapter" in ours and not theirs & ours
+
+
 def test_a_trial_keeps_the_cached_batch(rows, tiny_model, tmp_path):
     """Fails if a search trains with other batches than the same arguments without it, or takes the worse trial."""
     args = arguments(tmp_path, cached_batch_size=32, per_device_train_batch_size=8, eval_strategy="epoch")
@@ -296,7 +316,7 @@ def test_a_trial_keeps_the_cached_batch(rows, tiny_model, tmp_path):
     rates = [1e-9, 1e-2]
     best = trainer.hyperparameter_search(
         lambda trial: {"learning_rate": trial.suggest_categorical("learning_rate", rates)},
-        n_trials=2, backend="optuna",
+        lambda metrics: metrics["eval_spearman"], n_trials=2, direction="maximize", backend="optuna",
     )  # fmt: skip
     assert trainer.state.max_steps == 2
     spearman = [entry["eval_spearman"] for entry in trainer.state.log_history if "eval_spearman" in entry]

@@ -96,16 +96,6 @@ def without_sync(accelerator: Accelerator, model: nn.Module) -> Iterator[None]:
         state._set_sync_gradients(synchronises)
 
 
-def average_gradients(model: nn.Module) -> None:
-    """Averages the gradients over all ranks, as DistributedDataParallel does in a synchronised backward pass."""
-    if world_size() > 1:
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-        for gradient in gradients:
-            gradient /= world_size()
-        for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
-            work.wait()
-
-
 def gather_object(value: Result) -> list[Result]:
     """Gathers a picklable value from every rank, in rank order."""
     values = [value] * world_size()

@@ -9,13 +9,11 @@
 Source: https://arxiv.org/abs/2101.06983 (there for contrastive losses; exact for any loss of the kept tensors).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-
-from cosent.compute.distributed import gather_object
 
 
 def backward_in_parts(
@@ -24,7 +22,6 @@ def backward_in_parts(
     loss: Callable[[dict[str, Tensor]], Tensor],
     backward: Callable[[Tensor], None] = Tensor.backward,
     without_sync: Callable[[], AbstractContextManager] = nullcontext,
-    phase: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Tensor:
     """Backpropagates `loss(forward(full batch))` with the graph of only one part in memory at a time.
 
@@ -38,7 +35,6 @@ def backward_in_parts(
         backward: a scalar -> backward, e.g. `accelerator.backward`.
         without_sync: context for all parts but the one that runs backward last, e.g. the `no_sync` of
             DistributedDataParallel.
-        phase: context around steps 1 and 3, which call `forward` and `backward`.
 
     Returns:
         The loss, detached.
@@ -46,13 +42,12 @@ def backward_in_parts(
     *others, last = parts
     alone = without_sync if others else nullcontext
     states, kept = [], []
-    with phase():
-        with torch.no_grad():
-            for part in others:
-                states.append(random_state())
-                kept.append(forward(part))
-        with alone():
-            with_graph = forward(last)
+    with torch.no_grad():
+        for part in others:
+            states.append(random_state())
+            kept.append(forward(part))
+    with alone():
+        with_graph = forward(last)
     after = random_state()
     kept.append({name: tensor.detach() for name, tensor in with_graph.items()})
 
@@ -64,13 +59,12 @@ def backward_in_parts(
     split = zip(*(gradient.split(rows) for gradient in gradients if gradient is not None), strict=True)
     *cached, cached_last = [dict(zip(read, pieces, strict=True)) for pieces in split]
 
-    with phase():
-        with alone():
-            backward(product(with_graph, cached_last))
-        for number, (part, state, gradient) in enumerate(zip(others, states, cached, strict=True), start=1):
-            with without_sync() if number < len(others) else nullcontext():
-                set_random_state(state)
-                backward(product(forward(part), gradient))
+    with alone():
+        backward(product(with_graph, cached_last))
+    for number, (part, state, gradient) in enumerate(zip(others, states, cached, strict=True), start=1):
+        with without_sync() if number < len(others) else nullcontext():
+            set_random_state(state)
+            backward(product(forward(part), gradient))
     set_random_state(after)
     return value.detach()
 
@@ -111,44 +105,3 @@ def split_batch(inputs: Mapping[str, Tensor], rows: int) -> list[dict[str, Tenso
         for part, piece, width in zip(parts, tensor.split(rows), widths, strict=True):
             part[name] = piece[..., :width] if tensor.shape == mask.shape else piece
     return parts
-
-
-# Messages of what PyTorch raises as a plain RuntimeError: its CPU allocator (Linux, Windows), oneDNN, cuBLAS, and MPS.
-MESSAGES = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-    "could not create a primitive",
-    "could not create a memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "out of memory",
-)
-
-
-class DoesNotFit(Exception):
-    """Some process ran out of memory; every process raises it."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that a device or the machine has no memory left."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(message in str(error) for message in MESSAGES)
-
-
-@contextmanager
-def fits_everywhere() -> Iterator[None]:
-    """Runs a block on every process, and ends it with the same outcome on all of them.
-
-    The block must not communicate: a process that runs out of memory in it would leave the others waiting. They meet at
-    its end, and all raise `DoesNotFit` with the first line of its error.
-    """
-    reason = None
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-    reasons = [told for told in gather_object(reason) if told is not None]
-    if reasons:
-        raise DoesNotFit(reasons[0])

@@ -17,7 +17,7 @@ from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.training.arguments import CorpusArguments, EncoderArguments, StudentTrainingArguments
 from cosent.training.corpora import adjacent_lines, defaults_of_run, load_corpora, make_room
-from cosent.training.job import begin, output_folder, run_training
+from cosent.training.job import begin, run_training
 from cosent.training.student import StudentTrainer
 
 
@@ -74,20 +74,19 @@ def main(
         student = build_student(model_args, corpora.max_length("bi_encoder"), args.seed)
         if model_args.max_length is None:
             make_room(student, prompt_args)
-        with output_folder(args):
-            trainer = StudentTrainer(
-                student,
-                args,
-                teacher=distill_args.teacher,
-                teacher_prompt=distill_args.teacher_prompt,
-                generation=model_args.generation,
-                corruption_share=distill_args.corruption_share,
-                train_dataset=corpora.training_rows,
-                eval_dataset=corpora.validation_rows,
-                labels=corpora.labels,
-                prompt=prompt_args.prompt,
-                prompt_name=prompt_args.prompt_name,
-            )
+        trainer = StudentTrainer(
+            student,
+            args,
+            teacher=distill_args.teacher,
+            teacher_prompt=distill_args.teacher_prompt,
+            generation=model_args.generation,
+            corruption_share=distill_args.corruption_share,
+            train_dataset=corpora.training_rows,
+            eval_dataset=corpora.validation_rows,
+            labels=corpora.labels,
+            prompt=prompt_args.prompt,
+            prompt_name=prompt_args.prompt_name,
+        )
         arguments = (args, model_args, prompt_args, data_args, distill_args)
         run_training(start, trainer, corpora, arguments, synonyms=trainer.synonyms)
 

@@ -37,7 +37,6 @@ class MergeArguments(OutputFolder, DataFolder, Device):
         None, "cls, mean, lasttoken, linear_cls; default: the model's, else mean (students: linear_cls)."
     )
     truncate_dim: int | None = option(None, "Keep only the first N numbers of every vector.")
-    license: str | None = option(None, "Licence on the card, as the Hub names it (apache-2.0); default: by the models.")
     pca_dim: int | None = option(
         None, "Project vectors on the first N principal directions of the training sentences of --corpus."
     )
@@ -52,7 +51,7 @@ def main(args: MergeArguments) -> None:
         from cosent.models.merging import common_start, shares
         from cosent.record import CorpusRecord, RunRecord, terms_of
         from cosent.search.precision import with_answers
-        from cosent.training.card import check_license, write_card
+        from cosent.training.card import write_card
         from cosent.training.job import environment, footprint
         from cosent.training.proof import SAME_WEIGHTS, FolderProof
 
@@ -63,7 +62,6 @@ def main(args: MergeArguments) -> None:
             raise InputError("--pca_dim needs the sentences of --corpus NAME, and takes the place of --truncate_dim.")
         corpora = [load_corpus(name, args.data_dir) for name in args.corpus or []]
         terms = terms_of(args.models, [corpus.manifest for corpus in corpora if args.pca_dim is not None])
-        check_license(args.license, terms)
         model = merged(args).to(choose_device(args.device))
         if shorter:
             shorten(model, args, corpora)

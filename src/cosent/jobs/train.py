@@ -19,7 +19,7 @@ from cosent.training.arguments import (
     PairTrainingArguments,
 )
 from cosent.training.corpora import build_encoder, corpora_of_run, defaults_of_run, make_room
-from cosent.training.job import begin, output_folder, run_training
+from cosent.training.job import begin, run_training
 from cosent.training.trainer import PairTrainer, build_objectives
 
 
@@ -48,19 +48,18 @@ def main(
         encoder = build_encoder(model_args, classes, corpora.max_length(tower), args.seed)
         if model_args.max_length is None:
             make_room(encoder, prompt_args)
-        with output_folder(args):
-            trainer = PairTrainer(
-                encoder,
-                args,
-                objectives=objectives,
-                train_dataset=corpora.training_rows,
-                eval_dataset=corpora.validation_rows,
-                labels=corpora.labels,
-                corpus_weights=data_args.corpus_weights,
-                prompt=prompt_args.prompt,
-                prompt_name=prompt_args.prompt_name,
-                peft_config=model_args.peft_config(),
-            )
+        trainer = PairTrainer(
+            encoder,
+            args,
+            objectives=objectives,
+            train_dataset=corpora.training_rows,
+            eval_dataset=corpora.validation_rows,
+            labels=corpora.labels,
+            corpus_weights=data_args.corpus_weights,
+            prompt=prompt_args.prompt,
+            prompt_name=prompt_args.prompt_name,
+            peft_config=model_args.peft_config(),
+        )
         arguments = (args, model_args, prompt_args, data_args, loss_args)
         learnt = {
             name: objective.learnt for name, objective in trainer.objectives.items() if objective.learnt is not None

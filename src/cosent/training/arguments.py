@@ -175,9 +175,6 @@ class RunArguments(TrainingArguments):
     resume_from_checkpoint: str | None = option(None, "Checkpoint folder to continue from; auto: the last one.")
     push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at the end of the run.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
-    license: str | None = option(
-        None, "Licence on the card, as the Hub names it (apache-2.0); default: by the corpora."
-    )
 
     def __post_init__(self):
         if not self.output_dir:
@@ -278,31 +275,13 @@ class PairTrainingArguments(RunArguments):
         "Pairs compared in one batch, over all devices (GradCache): computed in parts of per_device_train_batch_size, "
         "for one more forward pass. Default: no caching.",
     )
-    cached_part_size: str | None = option(
-        None,
-        "auto: parts of a batch as large as fit into memory, halved when it runs out, which does not change the loss. "
-        "Default: per_device_train_batch_size pairs.",
-        ("auto",),
-    )
     local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
-    balanced_batches: bool = option(False, "Swap rows between batches so that as few as possible have only one label.")
-    on_collapse: str | None = option(
-        None,
-        "Action when the scores collapse on validation; default: warn for a cross_encoder, else off.",
-        ("off", "warn", "stop"),
-    )
-    dry_run: bool = option(False, "Print what the run would do, without training or saving anything.")
 
     def __post_init__(self):
         if self.max_steps == 0:
             raise InputError("--max_steps 0 trains nothing. Name a number of steps, or leave it out.")
         if self.num_train_epochs <= 0 and self.max_steps <= 0:
             raise InputError(f"--num_train_epochs must be greater than 0, got {self.num_train_epochs:g}.")
-        if self.cached_part_size is not None and self.gradient_accumulation_steps > 1:
-            raise InputError(
-                f"--cached_part_size auto cannot be combined with --gradient_accumulation_steps "
-                f"{self.gradient_accumulation_steps}. Raise --cached_batch_size instead."
-            )
         if self.train_sampling_strategy not in ("random", "sequential"):
             raise InputError(
                 f"--train_sampling_strategy {self.train_sampling_strategy} compares pairs of similar length. Omit it."
@@ -330,6 +309,17 @@ class PairTrainingArguments(RunArguments):
         self.ddp_find_unused_parameters = bool(self.ddp_find_unused_parameters)
         self.ddp_broadcast_buffers = bool(self.ddp_broadcast_buffers)
         super().__post_init__()
+        if self.cached_batch_size is not None:
+            parts = self.per_device_train_batch_size * self.world_size
+            if self.cached_batch_size < 1 or self.cached_batch_size % parts:
+                raise InputError(f"--cached_batch_size must be a multiple of {parts}, got {self.cached_batch_size}.")
+
+    @property
+    def train_batch_size(self) -> int:
+        """Pairs per device of a batch, which `cached_batch_size` cuts into parts of `per_device_train_batch_size`."""
+        if self.cached_batch_size is None:
+            return super().train_batch_size
+        return self.cached_batch_size // self.world_size
 
     def choose_learning_rate(
         self, ours: bool = False, tuned: bool = False, lora: bool = False, table: bool = False
@@ -365,7 +355,7 @@ class StudentTrainingArguments(PairTrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        for flag in ("on_collapse", "balanced_batches", "local_comparisons", "label_smoothing_factor"):
+        for flag in ("local_comparisons", "label_smoothing_factor"):
             if getattr(self, flag):
                 raise InputError(f"--{flag} does nothing for students. Leave it out.")
 

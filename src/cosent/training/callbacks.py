@@ -8,9 +8,6 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
-from cosent.errors import InputError
-from cosent.training.arguments import PairTrainingArguments
-
 logger = logging.getLogger(__name__)
 
 # Every Spearman, Recall@10 and perplexity is printed too.
@@ -34,7 +31,7 @@ class DeadBatchReport(TrainerCallback):
         if dead:
             logger.warning(
                 "epoch %d: %d of %d batches taught nothing, with a loss of 0: all pairs of one label (infonce: no "
-                "similar ones). Raise --per_device_train_batch_size, or add --balanced_batches true.",
+                "similar ones). Raise --per_device_train_batch_size.",
                 round(state.epoch),
                 dead,
                 self.batches,
@@ -46,35 +43,24 @@ DROP = 0.1  # of validation Spearman below its best
 
 
 class CollapseGuard(TrainerCallback):
-    """Acts when validation Spearman is `drop` below its best, or NaN, which means that all scores are equal.
+    """Warns when validation Spearman is `DROP` below its best, or NaN, which means that all scores are equal.
 
-    kexue.fm 8847 reports it for losses on cosines: loss and training accuracy improve while Spearman falls. The guard
-    has no state except the log, so a resumed run continues as an uninterrupted one would.
-
-    Args:
-        action: `warn`, or `stop`: end training and keep the best checkpoint as usual.
+    kexue.fm 8847 reports it for losses on cosines: loss and training accuracy improve while Spearman falls.
     """
-
-    def __init__(self, args: PairTrainingArguments, action: str, drop: float = DROP):
-        if args.eval_strategy == "no":
-            raise InputError(f"--on_collapse {action} needs validation pairs and --eval_strategy epoch or steps.")
-        self.action, self.drop = action, drop
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "eval_spearman" not in logs or state.global_step == 0:
             return
         curve = [entry["eval_spearman"] for entry in state.log_history if "eval_spearman" in entry]
         best, now = max((value for value in curve if not math.isnan(value)), default=math.nan), curve[-1]
-        if not (math.isnan(now) or now < best - self.drop):
+        if not (math.isnan(now) or now < best - DROP):
             return
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         logger.warning(
-            "step %d: collapse. Validation Spearman is %.4f%s%s. Lower --learning_rate, or add --on_collapse stop.",
+            "step %d: collapse. Validation Spearman is %.4f%s%s. Lower --learning_rate.",
             *(state.global_step, now, "" if math.isnan(best) else f", the best was {best:.4f}"),
             f"; the training loss went from {losses[0]:.3g} to {losses[-1]:.3g}" if losses else "",
         )
-        if self.action == "stop":
-            control.should_training_stop = True
 
 
 class LogLines(TrainerCallback):

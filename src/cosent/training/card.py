@@ -19,10 +19,7 @@ from cosent.models.decision import decision_rules
 from cosent.record import RunRecord, in_words, record_of_start
 from cosent.seal import sha256_of_file
 
-FREE, NON_COMMERCIAL = (
-    {"nothing stated", "Apache-2.0"},
-    {"CC BY-NC 2.0"},
-)  # terms that all licences, or such, agree with
+FREE = {"nothing stated", "Apache-2.0"}  # terms that any licence agrees with
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
 SENTENCES = "sentence-similarity", ["sentence-transformers", "sentence-similarity", "feature-extraction"]
 RERANKERS = "text-ranking", ["sentence-transformers", "cross-encoder", "reranker"]
@@ -57,27 +54,6 @@ SETTINGS = (
 )
 # What only continues a run here; everything else is published.
 LEFT_OUT = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt"]
-
-
-def check_license(wanted: str | None, terms: dict[str, str]) -> None:
-    """Refuses a licence that allows more than the publishers of the corpora do."""
-    if wanted is None or wanted.lower() == "other":
-        return
-    free = {*FREE, *NON_COMMERCIAL} if "-nc" in wanted.lower() else FREE
-    if limits := restricting(terms, free):
-        raise InputError(
-            f"--license {wanted} allows more than the corpora of this model, or of those that it was made from: "
-            f"{listed(limits)}. Take --license other, leave it out, or start from mini on corpora of your own."
-        )
-
-
-def restricting(terms: dict[str, str], free: set[str]) -> dict[str, str]:
-    """Terms outside `free`; a mined corpus has several, joined by `and`."""
-    return {name: one for name, one in terms.items() if not free.issuperset(one.split(" and "))}
-
-
-def listed(terms: dict[str, str]) -> str:
-    return ", ".join(f"{name} ({one})" for name, one in terms.items())
 
 
 def base_model(start: str) -> str | None:
@@ -134,7 +110,7 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
             if recipe.get(key) not in (None, False, "None")
         ],
         manifests=manifests(record),
-        terms=listed(record.terms),
+        terms=record.terms_in_words,
         unknown=[name for name in map(lambda one: Path(one).name, corpora) if name not in record.terms],
         warnings=in_words(record.shortfalls) + record.tiny,
     )
@@ -214,7 +190,8 @@ def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
 
 def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
     """Metadata of the Hub: task, tags, base model if the Hub has it, and the test results as `model-index`."""
-    (_, task, tags), stated = KINDS[kind], record.recipe.get("license")
+    _, task, tags = KINDS[kind]
+    restricted = any(not FREE.issuperset(terms.split(" and ")) for terms in record.terms.values())
     results = [
         EvalResult(
             task_type="semantic-similarity",
@@ -234,7 +211,7 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
         library_name="transformers" if kind == "encoder" else "sentence-transformers",
         pipeline_tag=task,
         tags=[*tags, "cosent", *(f"loss:{loss}" for loss in methods(record.recipe))],
-        license="other" if stated in (None, "None") and restricting(record.terms, FREE) else stated,
+        license="other" if restricted else None,
         base_model=base_model(str(record.recipe.get("model_name_or_path") or "")),
         model_name=name,
         metrics=["spearmanr", "accuracy"] if record.after else None,

@@ -34,7 +34,7 @@ TRAINER_SETTINGS = {
     *("fp16", "tf32", "seed", "data_seed", "dataloader_drop_last", "train_sampling_strategy"),
     *("metric_for_best_model", "greater_is_better", "ignore_data_skip", "full_determinism"),
 }
-MAY_DIFFER = {"config", "overwrite_output_dir", "dry_run", "data_dir"}  # our own arguments that do not
+MAY_DIFFER = {"config", "overwrite_output_dir", "data_dir"}  # our own arguments that do not
 
 
 def has_finished(args: TrainingArguments) -> bool:

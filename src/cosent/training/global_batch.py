@@ -1,9 +1,8 @@
-"""`GlobalBatchTrainer`: the loss of the global batch, over all devices and parts, and evaluation of its scores."""
+"""`GlobalBatchTrainer`: evaluation of pairs by their scores and by retrieval, and saving, around the global loss."""
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,11 @@ from torch.utils.data import ConcatDataset, DataLoader
 from transformers import EvalPrediction, set_seed
 
 from cosent.atomic import apply_umask
-from cosent.compute.distributed import average_gradients, decided_by_main, gather_pairs, without_sync
-from cosent.compute.grad_cache import backward_in_parts, fits_everywhere, split_batch
-from cosent.compute.onednn import trainable_onednn_linears
+from cosent.compute.distributed import decided_by_main
 from cosent.compute.packed_backbone import LOOKUP
 from cosent.data.manifest import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.retrieval import retrieval_task
-from cosent.data.samplers import choose_sampler
 from cosent.errors import InputError
 from cosent.evaluation.metrics import evaluate_scores
 from cosent.evaluation.retrieval import METRICS, retrieval_metrics
@@ -31,8 +27,8 @@ from cosent.models.decision import DecisionRule
 from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
 from cosent.record import lineage, trained_on_pairs
-from cosent.training.caching import CachedParts, sizes
 from cosent.training.callbacks import use_log_lines
+from cosent.training.global_loss import GlobalLossTrainer, Outputs
 from cosent.training.pairs import (
     EvaluationSet,
     RetrievalSet,
@@ -43,12 +39,10 @@ from cosent.training.pairs import (
     tokenised,
     tower_of,
 )
-from cosent.training.resumable import ResumableTrainer
 
 logger = logging.getLogger(__name__)
 
 CURVES = ("spearman", "pearson", "kendall", "perplexity", *METRICS)  # of which several evaluation sets have a mean
-Outputs = dict[str, Tensor]
 Pairs = PairDataset | ConcatDataset
 
 
@@ -77,17 +71,15 @@ def metrics_of(
     return metrics if own is None else metrics | own(scores)
 
 
-class GlobalBatchTrainer(ResumableTrainer):
-    """Trains and evaluates a model of pairs under any strategy; a subclass says which outputs its loss reads, and how.
+class GlobalBatchTrainer(GlobalLossTrainer):
+    """Trains and evaluates a model of pairs under any strategy.
 
     It is independent of the tower. A model's `forward` takes the batches of its collator and returns a dict with at
     least `scores` of shape `(pairs,)`, higher = more similar: `BiEncoder.forward` returns the cosine of two embeddings,
     `CrossEncoder.forward` a logit.
 
-    The loss is that of the global batch: its inputs are gathered over ranks with gradients, and the rows with which
-    accelerate fills an uneven last batch are left out. With `args.cached_batch_size` the batch is that large, and runs
-    in parts, see `CachedParts`. A `ConcatDataset` trains on several corpora, one per batch. Checkpoints are written and
-    read by the model itself (`save_pretrained`, `saved_state`), in the layout that serving tools load.
+    A `ConcatDataset` trains on several corpora, one per batch. Checkpoints are written and read by the model itself
+    (`save_pretrained`, `saved_state`), in the layout that serving tools load.
 
     Evaluation gives `pair_metrics`, and for a dict of sets also their means, `eval_spearman` among them. There is no
     `eval_loss`, since the loss of a batch that compares pairs depends on its size. Pairs with a `RetrievalSet` add the
@@ -103,12 +95,11 @@ class GlobalBatchTrainer(ResumableTrainer):
         kwargs: arguments of `transformers.Trainer`.
     """
 
+    targets = ("labels", "groups")
     # Set by a subclass before `__init__`.
     encoder: TextModel
     prefixes: Prefixes  # in front of the sentences of a pair
     meanings: dict[str, Labels]  # of the labels, by dataset
-    targets: tuple[str, ...] = ("labels", "groups")  # entries of a batch that go to the loss, not to the model
-    loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
     def __init__(
         self,
@@ -145,11 +136,6 @@ class GlobalBatchTrainer(ResumableTrainer):
         use_log_lines(self)
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
-        self.cached_parts = None
-        if self.args.cached_batch_size is not None or self.args.cached_part_size is not None:
-            self.cached_parts = CachedParts(self.args)
-            self._train_batch_size = self.cached_parts.batch
-            self.add_callback(self.cached_parts)
 
     def tokenise(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
         """Tokenised pairs to evaluate on, with a retrieval task if a bi-encoder has one there.
@@ -170,25 +156,6 @@ class GlobalBatchTrainer(ResumableTrainer):
     def evaluation_targets(self, rows: Rows, meaning: Labels) -> dict[str, np.ndarray]:
         """Targets besides the labels that a model needs in evaluation, each of shape `(pairs, ...)`."""
         return {}
-
-    def read(self, outputs: Outputs, targets: dict[str, Tensor]) -> Outputs:
-        """The model's outputs that the loss reads: tensors with the same number of rows per pair."""
-        raise NotImplementedError
-
-    def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
-        """The loss of the complete batch, over all ranks and parts; computed again if the batch is repeated."""
-        raise NotImplementedError
-
-    def count_batch(self) -> None:
-        """Adds what `batch_loss` has noted to the statistics of the epoch, once for every batch."""
-
-    def compares_pairs(self, targets: dict[str, Tensor]) -> bool:
-        """Whether the loss of a batch with these targets ranks its pairs against one another."""
-        return False
-
-    def fast_linears(self) -> AbstractContextManager[None]:
-        """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
-        return nullcontext() if self.args.torch_compile else trainable_onednn_linears()
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         inputs = self._prepare_inputs(inputs)
@@ -257,22 +224,6 @@ class GlobalBatchTrainer(ResumableTrainer):
         known = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
         return pairs if known else self.tokenise(check_rows(pairs, where), where, name)
 
-    def _hp_search_setup(self, trial):
-        """Trainer forgets the size of cached batches before a trial, and would ignore a change of what is bound."""
-        smoothing = self.args.label_smoothing_factor
-        super()._hp_search_setup(trial)
-        if self.args.label_smoothing_factor != smoothing:
-            raise InputError("hp_space: label_smoothing_factor belongs to the loss. Make a trainer for each value.")
-        if self.cached_parts is not None:
-            self.cached_parts.batch, self.cached_parts.pairs = sizes(self.args)
-            self._train_batch_size = self.cached_parts.batch
-
-    def hyperparameter_search(self, hp_space=None, compute_objective=None, *args, direction="maximize", **kwargs):
-        """As of Trainer; by default the metric that selects the best epoch is maximised."""
-        metric = self.args.metric_for_best_model or "spearman"
-        compute_objective = compute_objective or (lambda metrics: metrics[f"eval_{metric}"])
-        return super().hyperparameter_search(hp_space, compute_objective, *args, direction=direction, **kwargs)
-
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Keeps --dataloader_drop_last, which is meant for training, from dropping pairs in evaluation."""
@@ -288,113 +239,6 @@ class GlobalBatchTrainer(ResumableTrainer):
             # Each rank draws its own dropout; the order of the pairs, which they share, comes from data_seed.
             set_seed(self.args.seed + self.args.process_index)
         return prepared
-
-    def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Stores in the last batch of an epoch how many of its pairs, over all ranks, are not repeated ones.
-
-        accelerate fills an uneven last batch with repeated pairs. Two ranks of 8 pairs read 70 = 4 * 16 + 6 pairs: in
-        the fifth batch rank 0 has the last 6 pairs and 2 repeated ones, rank 1 has 8 repeated ones. Both ranks are cut
-        to 6 pairs (`gather` needs equal numbers), and the first 6 of the 12 gathered pairs count.
-        """
-        batches, count = super().get_batch_samples(epoch_iterator, num_batches, device)
-        last = batches and self.accelerator.gradient_state.end_of_dataloader
-        if last and self.args.world_size > 1 and not self.args.dataloader_drop_last:
-            batch, pairs = batches[-1], len(batches[-1]["labels"])
-            real_pairs = self.rows_of_epoch % (pairs * self.args.world_size)
-            if real_pairs:
-                kept = min(pairs, real_pairs)
-                batches[-1] = {name: tensor[: len(tensor) // pairs * kept] for name, tensor in batch.items()}
-                batches[-1]["real_pairs"] = real_pairs
-        return batches, count
-
-    def pop_targets(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Pops from a batch the entries that only the loss reads."""
-        return {name: inputs.pop(name) for name in self.targets if name in inputs}
-
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        with self.fast_linears():  # around the backward pass too, where gradient checkpointing reruns layers
-            if self.cached_parts is None:
-                loss = super().training_step(model, inputs, num_items_in_batch)
-            else:
-                loss = self.cached_step(model, self._prepare_inputs(inputs), self.cached_parts)
-        self.count_batch()
-        return loss
-
-    def cached_step(self, model: torch.nn.Module, inputs: dict, parts: CachedParts) -> Tensor:
-        """Runs a batch in parts, with the gradient of the loss over all of it, see `grad_cache`."""
-        model.train()
-        targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
-        pairs = len(targets["labels"])
-
-        def forward(part: dict[str, Tensor]) -> Outputs:
-            with self.compute_loss_context_manager():
-                return self.read(model(**part), targets)
-
-        def loss(read: Outputs) -> Tensor:
-            return self.global_loss(read, targets, pairs, real_pairs) / self.current_gradient_accumulation_steps
-
-        # `loss` has divided by the accumulation steps; DeepSpeed would again
-        options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
-        backward = partial(self.accelerator.backward, **options)
-        unsynchronised = partial(without_sync, self.accelerator, model)
-
-        def step(part: int) -> Tensor:
-            split = split_batch(inputs, part * (len(inputs["attention_mask"]) // pairs))
-            if not parts.auto:
-                return backward_in_parts(forward, split, loss, backward, unsynchronised)
-            with unsynchronised():  # DDP would wait, in a part, for a process that may have run out of memory
-                value = backward_in_parts(forward, split, loss, backward, phase=fits_everywhere)
-            average_gradients(model)
-            return value
-
-        return parts.run(step, model.zero_grad, self.log, pairs)
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
-        pairs = len(targets["labels"])
-        outputs = model(**inputs)
-        loss = self.global_loss(self.read(outputs, targets), targets, pairs, real_pairs)
-        return (loss, outputs) if return_outputs else loss
-
-    def global_loss(self, read: Outputs, targets: dict[str, Tensor], pairs: int, real_pairs: int | None) -> Tensor:
-        """The loss over all ranks: every rank computes it in full, see `distributed.gather`.
-
-        Args:
-            read: result of `read` for this rank's pairs.
-            targets: result of `pop_targets`.
-            pairs: number of pairs on this rank.
-            real_pairs: pairs of the global batch that count, in rank order; None for all.
-        """
-        local = self.args.local_comparisons and self.compares_pairs(targets)
-        pooled, targets = (
-            {name: gather_pairs(tensor, pairs, real_pairs, local) for name, tensor in tensors.items()}
-            for tensors in (read, targets)
-        )
-        return self.batch_loss(pooled, targets)
-
-    def log(self, logs, *args, **kwargs):
-        if not math.isfinite(logs.get("loss", 0.0)):
-            where = f"loss is {logs['loss']} at step {self.state.global_step}"
-            raise InputError(f"Training diverged ({where}). Restart with a lower --learning_rate.")
-        super().log(logs, *args, **kwargs)
-
-    def _get_train_sampler(self, train_dataset=None):
-        train_dataset = self.train_dataset if train_dataset is None else train_dataset
-        args, rows = self.args, self._train_batch_size * self.args.world_size  # of a batch over all ranks
-        sampler = choose_sampler(
-            train_dataset,
-            block=rows * args.gradient_accumulation_steps,
-            pool=self._train_batch_size if args.local_comparisons else rows,
-            seed=args.data_seed,
-            weights=self.corpus_weights,
-            balanced=args.balanced_batches,
-        )
-        if sampler is None:
-            sampler = super()._get_train_sampler(train_dataset)
-        elif args.train_sampling_strategy == "sequential":
-            raise InputError("--train_sampling_strategy sequential is for one corpus in its own order. Leave it out.")
-        self.rows_of_epoch = len(sampler)
-        return sampler
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         output_dir = Path(output_dir or self.args.output_dir)

@@ -1,13 +1,12 @@
-"""Steps shared by training jobs: start, run or plan, record, model card, and upload to the Hub."""
+"""Steps shared by training jobs: start, run, record, model card, and upload to the Hub."""
 
 import hashlib
 import platform
 import shlex
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -28,8 +27,8 @@ from cosent.models.decision import DecisionRule, write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes, terms_of
 from cosent.seal import sha256_of_file
 from cosent.search.precision import with_answers
-from cosent.training.arguments import PairTrainingArguments, RunArguments
-from cosent.training.card import check_license, write_card
+from cosent.training.arguments import RunArguments
+from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.corpora import RunCorpora, warn_of_missing_prompts
 from cosent.training.evaluation import (
@@ -46,7 +45,6 @@ from cosent.training.evaluation import (
     warn_of_fall,
 )
 from cosent.training.global_batch import GlobalBatchTrainer
-from cosent.training.plan import show_plan
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.resumable import ResumableTrainer
 
@@ -64,8 +62,7 @@ class Start:
 def begin(args: RunArguments) -> Iterator[Start | None]:
     """Start of a job, with a lock on the output folder; None if its run has finished already."""
     now = time.time()
-    reads_only = isinstance(args, PairTrainingArguments) and args.dry_run
-    with nullcontext() if reads_only else locked_by_main(str(args.output_dir)):
+    with locked_by_main(str(args.output_dir)):
         yield None if has_finished(args) else Start(now, find_checkpoint(args), environment())
 
 
@@ -77,7 +74,7 @@ def run_training(
     code: Sequence[str] = (),
     **facts,
 ) -> None:
-    """Trains, evaluates, saves, proves and publishes a model; with --dry_run, prints the plan instead.
+    """Trains, evaluates, saves, proves and publishes a model.
 
     Args:
         arguments: argument dataclasses of the job, `TrainingArguments` first.
@@ -89,13 +86,10 @@ def run_training(
     training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
     terms = terms_of([asked["model_name_or_path"], asked.get("teacher")], [corpus.manifest for corpus in training])
-    check_license(args.license, terms)
     files = {file: sha256_of_file(file) for file in [*(asked["text"] or []), *code]}
     start_sha256 = weight_hashes(asked["model_name_or_path"])
     settings = run_settings(*arguments, data=manifest_hashes(records) | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
-    if args.dry_run:
-        return show_plan(trainer, training, evaluated, start.checkpoint, settings)
     proof = FolderProof(model, sample_pairs(evaluated))
     claim_output_folder(args.output_dir, start.checkpoint, settings)
 
@@ -125,7 +119,6 @@ def run_training(
             corpora=records,
             files=files,
             start_sha256=start_sha256,
-            cached_part_size=trainer.cached_parts and trainer.cached_parts.pairs,
             train_pairs=len(trainer.train_dataset),
             before=before.metrics,
             after=after.metrics,
@@ -155,6 +148,8 @@ def run_training(
     kept = f"epoch {epochs[0]:.2f}, step {step}, the best on validation" if epochs else "the end of training"
     loss = f" with {' '.join(as_words({'loss': asked['loss']}))}" if "loss" in asked else ""
     print(f"model in {args.output_dir}: {kept} ({record.train_seconds:.0f} s of training{loss})")
+    if record.terms:
+        print(f"terms of the data behind it: {record.terms_in_words}")
     print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
 
 
@@ -245,15 +240,3 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
 def recipe(args, *others) -> dict:
     """All settings, flags and defaults alike, in the form of a recipe."""
     return {name: value for one in others for name, value in asdict(one).items()} | args.to_sanitized_dict()
-
-
-@contextmanager
-def output_folder(args: PairTrainingArguments) -> Iterator[None]:
-    """Output folder of Trainer: that of the run, or for a dry run a temporary one."""
-    if not args.dry_run:
-        yield
-        return
-    wanted = args.output_dir
-    with tempfile.TemporaryDirectory() as args.output_dir:
-        yield
-    args.output_dir = wanted

@@ -57,16 +57,16 @@ class Objective:
     def compares_sentences(self) -> bool:
         return "groups" in self.inputs
 
-    def value(self, outputs: dict[str, Tensor], targets: dict[str, Tensor], progress: float) -> Tensor:
+    def batch_loss(self, outputs: dict[str, Tensor], targets: dict[str, Tensor], progress: float) -> Tensor:
         """Loss of a batch after the share `progress` of the training."""
-        known = outputs | targets | {"progress": progress}
-        value = self.loss(**{name: known[name] for name in self.inputs})
-        if not isinstance(value, Tensor) or value.ndim:
-            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        tensors = outputs | targets | {"progress": progress}
+        loss = self.loss(**{name: tensors[name] for name in self.inputs})
+        if not isinstance(loss, Tensor) or loss.ndim:
+            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise InputError(
                 f"{self.name} has to return a scalar tensor, got {got}. Return a mean or sum of its terms."
             )
-        return value
+        return loss
 
     def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:
         """A fresh head of a bi-encoder, or None for a loss that reads no logits."""

@@ -24,7 +24,8 @@ from cosent.models.cache import teacher_scores, teacher_vectors
 from cosent.models.folder import refuse_adapter
 from cosent.models.student import Student
 from cosent.training.arguments import StudentTrainingArguments
-from cosent.training.global_batch import GlobalBatchTrainer, Outputs
+from cosent.training.global_batch import GlobalBatchTrainer
+from cosent.training.global_loss import Outputs
 from cosent.training.pairs import Datasets, Rows, meanings, rows_by_name, tokenised, use_prompts
 
 HELD_OUT_SYNONYMS = 500  # of a split, for the perplexity
@@ -199,7 +200,7 @@ class StudentTrainer(GlobalBatchTrainer):
             )
         joined, synonyms = self.joined(rows, teacher is not None)
         self.synonyms = int(synonyms.sum())
-        batch = args.cached_batch_size or args.train_batch_size * args.world_size
+        batch = args.train_batch_size * args.world_size
         if args.dataloader_drop_last and len(joined) < batch:
             raise InputError(
                 f"{len(joined)} pairs do not fill a batch of {batch}. Lower --per_device_train_batch_size."
@@ -213,8 +214,7 @@ class StudentTrainer(GlobalBatchTrainer):
             teacher = (load_model(teacher) if isinstance(teacher, str) else teacher).to(args.device)
             embeds = isinstance(teacher, SentenceEncoder)
             self.similarity_loss = similarity_matrix_loss if embeds else pair_ranking_loss
-            if not args.dry_run:  # it would read all of the text
-                pairs.targets["teacher"] = teacher_targets(teacher, joined, teacher_prompt)
+            pairs.targets["teacher"] = teacher_targets(teacher, joined, teacher_prompt)
         corruption = Corruption.from_tokenizer(encoder.tokenizer, corruption_share)
         super().__init__(
             encoder if self.generation else BiEncoder(encoder),
@@ -250,15 +250,15 @@ class StudentTrainer(GlobalBatchTrainer):
         self.data_collator.epoch.fill_(epoch)
         super()._run_epoch(epoch=epoch, **kwargs)
 
-    def read(self, outputs: Outputs, targets: Outputs) -> Outputs:
+    def loss_inputs(self, outputs: Outputs) -> Outputs:
         return {name: outputs[name] for name in ("embeddings", "target_losses", "target_tokens") if name in outputs}
 
-    def batch_loss(self, read: Outputs, targets: Outputs) -> torch.Tensor:
-        embeddings = read["embeddings"].flatten(0, -2)  # (2 * pairs, hidden)
+    def batch_loss(self, outputs: Outputs, targets: Outputs) -> torch.Tensor:
+        embeddings = outputs["embeddings"].flatten(0, -2)  # (2 * pairs, hidden)
         parts = {"similarity_loss": self.similarity_loss(embeddings, targets.get("teacher"))}
-        if "target_losses" in read:
-            tokens = read["target_tokens"].sum().clamp(min=1)
-            parts["generation_loss"] = read["target_losses"].sum() / tokens
+        if "target_losses" in outputs:
+            tokens = outputs["target_tokens"].sum().clamp(min=1)
+            parts["generation_loss"] = outputs["target_losses"].sum() / tokens
         self.batch_parts = {name: value.detach() for name, value in parts.items()}
         return sum(parts.values())
 

@@ -18,7 +18,8 @@ from cosent.models.folder import refuse_adapter
 from cosent.models.lora import add_adapter
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard, DeadBatchReport
-from cosent.training.global_batch import GlobalBatchTrainer, Outputs
+from cosent.training.global_batch import GlobalBatchTrainer
+from cosent.training.global_loss import Outputs
 from cosent.training.objective import Objective, build_objective
 from cosent.training.pairs import (
     TOWERS,
@@ -145,9 +146,8 @@ class PairTrainer(GlobalBatchTrainer):
                     "--cached_batch_size compares all of a step in the same memory.",
                     args.gradient_accumulation_steps,
                 )
-        watched = "warn" if isinstance(self.encoder, CrossEncoder) and args.eval_strategy != "no" else "off"
-        if (args.on_collapse or watched) != "off":
-            self.add_callback(CollapseGuard(args, args.on_collapse or watched))
+        if isinstance(self.encoder, CrossEncoder):
+            self.add_callback(CollapseGuard())
 
     def prepared(self, encoder: TextModel, seed: int) -> nn.Module:
         """The module to train: an encoder with the prompts of this training, its head and its adapter."""
@@ -174,15 +174,14 @@ class PairTrainer(GlobalBatchTrainer):
     def compares_pairs(self, targets: dict[str, Tensor]) -> bool:
         return self.objective_of(targets).compares_pairs
 
-    def read(self, outputs: Outputs, targets: dict[str, Tensor]) -> Outputs:
+    def loss_inputs(self, outputs: Outputs) -> Outputs:
         """Outputs that any of the losses reads: every weight then has a gradient in every batch, as DDP requires."""
         return {name: outputs[name] for objective in self.objectives.values() for name in objective.outputs}
 
-    def batch_loss(self, read: Outputs, targets: dict[str, Tensor]) -> Tensor:
+    def batch_loss(self, outputs: Outputs, targets: Outputs) -> Tensor:
         objective = self.objective_of(targets)
-        own = {name: read[name] for name in objective.outputs}
-        loss = objective.value(own, targets, self.state.global_step / max(1, self.state.max_steps))
-        loss = loss + sum(0.0 * values.sum() for name, values in read.items() if name not in own)
+        loss = objective.batch_loss(outputs, targets, self.state.global_step / max(1, self.state.max_steps))
+        loss = loss + sum(0.0 * values.sum() for name, values in outputs.items() if name not in objective.outputs)
         self.taught = loss.detach() != 0 if objective.compares_pairs else None  # exactly 0: nothing to compare
         return loss
 
