@@ -2,7 +2,6 @@
 
 import glob
 import hashlib
-import json
 import logging
 import os
 import re
@@ -10,9 +9,7 @@ import secrets
 import shutil
 import signal
 import socket
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
@@ -131,7 +128,7 @@ def filled_folder(folder: str | Path, last: str, clear: Callable[[Path], None]) 
 
 @contextmanager
 def locked(output: str | Path) -> Iterator[None]:
-    """Locks a file or folder against other jobs on this machine; raises an `InputError` that names the holder.
+    """Locks a file or folder against other jobs on this machine; raises an `InputError` if it is in use.
 
     The lock is `.<name>.lock` next to the output, held by the operating system, which ends it with the process; it is
     removed at the end. A thread may lock an output again. Where no lock can be made, a warning says so.
@@ -144,15 +141,13 @@ def locked(output: str | Path) -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
-        raise InputError(f"{output} is in use by {holder(file)}. Wait for it, stop it, or name another.") from error
+        raise InputError(f"{output} is in use by another job. Wait for it, stop it, or name another.") from error
     except (OSError, NotImplementedError) as error:
         logger.warning("%s cannot be locked (%s): start no other job that writes it.", output, error)
         yield
         return
     try:
         if lock.lock_counter == 1:
-            with suppress(OSError):
-                file.write_text(json.dumps(this_process()), encoding="utf-8")
             restore(path)
         yield
     finally:
@@ -160,20 +155,6 @@ def locked(output: str | Path) -> Iterator[None]:
             with suppress(OSError):  # Windows removes no open file
                 file.unlink()
         lock.release()
-
-
-def this_process() -> dict[str, str]:
-    now = time.strftime("%Y-%m-%d %H:%M:%S")
-    return {"process": str(os.getpid()), "host": socket.gethostname(), "program": Path(sys.argv[0]).name, "since": now}
-
-
-def holder(file: Path) -> str:
-    """Description of the process that holds a lock."""
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-        return "process {process} on {host} ({program}, since {since})".format(**facts)
-    except (OSError, ValueError, LookupError, TypeError):  # it has just begun, or ended
-        return "another process"
 
 
 def target(path: str | Path) -> Path:

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import select
-import shutil
 import signal
 import struct
 import sys
@@ -13,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -27,23 +26,7 @@ class InputError(ValueError):
     """
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-ADVICE = {
-    **dict.fromkeys(FULL, "Make room, or name a place on another disk."),
-    errno.EROFS: "Name a place that is not read-only.",
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "Change its permissions, or name another place."),
-    errno.ENOENT: "Check the path.",
-    errno.ENOTEMPTY: "It has come meanwhile: remove it, or name another path.",
-    errno.EEXIST: "It is no folder, or a link to nothing: name another path.",
-    errno.ENOTDIR: "A part of the path is a file: name another one.",
-    errno.EISDIR: "It is a folder: name a file.",
-    errno.ENAMETOOLONG: "Name a shorter path.",
-    errno.ELOOP: "Its symbolic links form a circle: name another path.",
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit of open files: ulimit -n."),
-}
-OWN_NAME = re.compile(r"\.\w+-\d+-[0-9a-f]{8}\.(partial|replaced)\b")  # behind the name of what is being written
-SYSTEM = re.compile(r"\(os error (\d+)\)")  # in the errors of libraries in Rust
-SHORT = re.compile(r"inline_container|\d+ requested and \d+ written")  # torch.save and NumPy on a full disk
+PARTIAL_NAME = re.compile(r"\.\w+-\d+-[0-9a-f]{8}\.(partial|replaced)\b")  # suffix of what is being written
 DAMAGE: tuple[type[Exception], ...] = (  # what Python and libraries raise for files that are not what they should be
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, NotImplementedError),
     *(RecursionError, MemoryError, SyntaxError, tokenize.TokenError, struct.error, UnpicklingError),
@@ -51,19 +34,10 @@ DAMAGE: tuple[type[Exception], ...] = (  # what Python and libraries raise for f
 )
 
 
-class Explained(AbstractContextManager):
-    """Raises exceptions that `explanation` knows as an `InputError`; an `InputError` stays as it is."""
-
-    def explanation(self, error: Exception) -> str | None:
-        """Message for users; None for an exception that is not about their input."""
-        raise NotImplementedError
-
-    def __exit__(self, kind, error, traceback) -> None:
-        if isinstance(error, Exception) and not isinstance(error, InputError) and (text := self.explanation(error)):
-            raise InputError(OWN_NAME.sub("", text)) from error
-
-
-class reading(Explained):
+@contextmanager
+def reading(
+    path: str | Path, *kinds: type[Exception], advice: str = "Copy it again, or make it again."
+) -> Iterator[None]:
     """Raises errors of reading `path` as an `InputError`.
 
     Args:
@@ -71,77 +45,58 @@ class reading(Explained):
         kinds: what a library raises for a damaged file besides `DAMAGE` and, as tokenizers does, a bare `Exception`.
         advice: what to do about a damaged file.
     """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if type(error) is not Exception and not isinstance(error, (*DAMAGE, *kinds)):
+            raise
+        failure = system_error(error)
+        remedy = advice if failure is None else "Check the path, its permissions and its disk."
+        raise InputError(f"{path} cannot be read ({in_short(failure or error, path)}). {remedy}") from error
 
-    def __init__(self, path: str | Path, *kinds: type[Exception], advice: str = "Copy it again, or make it again."):
-        self.path, self.kinds, self.advice = path, kinds, advice
 
-    def explanation(self, error: Exception) -> str | None:
-        if type(error) is not Exception and not isinstance(error, (*DAMAGE, *self.kinds)):
-            return None
-        failed = system_error(error)
-        advice = self.advice if failed is None else advice_for(failed)
-        return f"{self.path} cannot be read ({in_short(failed or error, self.path)}). {advice}"
-
-
-class writing(Explained):
-    """Raises system errors of writing `path` as an `InputError`, also those wrapped by a library.
+@contextmanager
+def writing(path: str | Path, advice: str = "") -> Iterator[None]:
+    """Raises errors of the disk while writing `path` as an `InputError`, also those wrapped by a library.
 
     Args:
         path: a file or folder.
-        needed: bytes of the complete file.
         advice: what to do after the cause is removed.
     """
-
-    def __init__(self, path: str | Path, needed: int | None = None, advice: str = ""):
-        self.path, self.needed, self.advice = path, needed, advice
-
-    def explanation(self, error: Exception) -> str | None:
-        failed = system_error(error)
-        if failed is None:
-            return None
-        folder, sizes = Path(self.path).absolute().parent, ""
-        if failed.errno in FULL and folder.is_dir():
-            wants = "" if self.needed is None else f"; it takes {self.needed / 2**20:.1f} MiB"
-            sizes = f"{wants}; {shutil.disk_usage(folder).free / 2**20:.1f} MiB are free in {folder}"
-        reason = f"{self.path} could not be written ({in_short(failed, self.path)}){sizes}"
-        return f"{reason}. {advice_for(failed)} {self.advice}".rstrip()
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if (failure := system_error(error)) is None:
+            raise
+        remedy = f"Check its place, permissions and free space, or name another. {advice}".rstrip()
+        raise InputError(f"{clean(path)} could not be written ({in_short(failure, path)}). {remedy}") from error
 
 
-class system_errors(Explained):
-    """Raises an error of the system that names a file, or that a library has wrapped, as an `InputError`."""
-
-    def explanation(self, error: Exception) -> str | None:
-        failed = system_error(error)
-        if failed is None or (failed.filename is None and (failed is error or failed.errno not in ADVICE)):
-            return None
-        return f"{in_short(failed)}. {advice_for(failed)}"
-
-
-def system_error(error: BaseException | None) -> OSError | None:
-    """The `OSError` behind an exception: itself, its cause, or named in its message; None if there is none."""
+def system_error(error: BaseException | None) -> Exception | None:
+    """The error of the disk behind an exception: itself or one of its causes; None if there is none."""
     while isinstance(error, Exception):
-        if isinstance(error, OSError) and error.errno is not None:
+        # Of a full disk, torch.save and libraries in Rust raise errors of their own.
+        if isinstance(error, OSError) or re.search(r"inline_container|\(os error \d+\)|^Symlink loop", str(error)):
             return error
-        if told := SYSTEM.search(str(error)):
-            return OSError(int(told[1]), os.strerror(int(told[1])))
-        if SHORT.search(str(error)):
-            return OSError(errno.ENOSPC, str(error).splitlines()[0])
-        if str(error).startswith("Symlink loop from"):  # `Path.resolve`, below Python 3.13
-            return OSError(errno.ELOOP, str(error))
         error = error.__cause__
     return None
 
 
-def advice_for(error: OSError) -> str:
-    return ADVICE.get(error.errno or 0, "Check the path and its disk.")
+def clean(text: str | Path) -> str:
+    """A text in which files that are being written have the names that they will have."""
+    return PARTIAL_NAME.sub("", str(text))
 
 
 def in_short(error: Exception, path: str | Path = "") -> str:
     """An error on one line; one of the system without its number, and with its file unless that is `path`."""
     if isinstance(error, OSError) and error.strerror:
-        named = error.filename and OWN_NAME.sub("", str(error.filename)) != OWN_NAME.sub("", str(path))
-        return f"{error.strerror}: {error.filename}" if named else error.strerror
-    text = " ".join(str(error).split())
+        is_other = error.filename and clean(error.filename) != clean(path)
+        return f"{error.strerror}: {clean(error.filename)}" if is_other else error.strerror
+    text = " ".join(clean(str(error)).split())
     return f"{type(error).__name__}: {text[:300]}".removesuffix(": ")
 
 
@@ -158,8 +113,7 @@ def messages_for_users() -> Iterator[None]:
     earlier = {number: signal.signal(number, signal.default_int_handler) for number in signals}
     earlier_hook, sys.unraisablehook = sys.unraisablehook, interrupt_again
     try:
-        with system_errors():
-            yield
+        yield
         sys.stdout.flush()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -169,15 +123,19 @@ def messages_for_users() -> Iterator[None]:
             raise
         discard_stdout()
         sys.exit(141)
-    except OSError as error:  # of stdout, which has no name
-        if error.errno not in FULL:
-            raise
-        print(f"error: {error}: the output is not complete. Make room and try again.", file=sys.stderr)
-        discard_stdout()
-        sys.exit(2)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        failure = system_error(error)
+        if isinstance(failure, OSError) and failure.filename is not None:
+            print(f"error: {in_short(failure)}. Check the path, its permissions and its disk.", file=sys.stderr)
+        elif isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of stdout, which has no name
+            print(f"error: {error}: the output is not complete. Make room and try again.", file=sys.stderr)
+            discard_stdout()
+        else:
+            raise
+        sys.exit(2)
     finally:
         sys.unraisablehook = earlier_hook
         for number, handler in earlier.items():

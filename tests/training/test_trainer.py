@@ -247,7 +247,7 @@ def test_an_adapter_is_saved_and_merged(rows, encoder, tmp_path):
     assert trained and all(".lora_" in name for name in trained)
     with locked_elsewhere(tmp_path):
         for write in (trainer.train, trainer.save_model):
-            with pytest.raises(ValueError, match=f"process {os.getpid()}"):
+            with pytest.raises(ValueError, match="in use"):
                 write()
     trainer.train()
     trainer.save_model()

@@ -1,6 +1,7 @@
 """Loading of transformers models and their tokenizers, for both towers."""
 
 import logging
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -77,21 +78,21 @@ def quiet_transformers():
             transformers_logging.enable_progress_bar()
 
 
-class missing_models(reading):
+@contextmanager
+def missing_models(model_name_or_path: str) -> Iterator[None]:
     """Explains to the user that a name leads to no model, or to one that needs code."""
-
-    def __init__(self, model_name_or_path: str):
-        advice = "Check the folder or Hub id, or copy it again."
-        kinds = (RuntimeError, StrictDataclassError, AssertionError, ImportError)
-        super().__init__(model_name_or_path, *kinds, advice=advice)
-
-    def explanation(self, error: Exception) -> str | None:
-        text = super().explanation(error)
-        return text and (known_reason(str(self.path), str(error)) or text)
+    kinds = (RuntimeError, StrictDataclassError, AssertionError, ImportError)
+    try:
+        with reading(model_name_or_path, *kinds, advice="Check the folder or Hub id, or copy it again."):
+            yield
+    except InputError as error:
+        if error.__cause__ and (reason := known_reason(model_name_or_path, str(error.__cause__))):
+            raise InputError(reason) from error
+        raise
 
 
 def known_reason(model: str, error: str) -> str | None:
-    """Why a folder that cannot be read holds no model, and what to do; None if that is not known."""
+    """A known reason why a folder does not load, with its remedy; None otherwise."""
     if "custom code" in error:
         return f"The tokenizer of {model} needs its own code, which is never run. Add a tokenizer.json."
     if "instantiate the backend tokenizer" in error:

@@ -178,9 +178,9 @@ def relative_to(path: Path, folder: Path) -> str:
 def create(path: Path, rows: int, dim: int) -> tuple[Path, int]:
     """Creates a `.npy` file of zeros; returns its path and the offset of the first row."""
     size = 4 * rows * dim
-    with writing(path, needed=size):
-        if shutil.disk_usage(path.absolute().parent).free < size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with writing(path):
+        if (free := shutil.disk_usage(path.absolute().parent).free) < size:
+            raise OSError(errno.ENOSPC, f"it takes {size / 2**20:.1f} MiB, and {free / 2**20:.1f} are free")
         return path, open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, dim)).offset
 
 
