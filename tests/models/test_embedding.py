@@ -13,6 +13,7 @@ from torch import nn
 from cosent.compute import onednn
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import sentence_vectors
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.embedding import batch_bounds, embed, quantized, tokenize
 
@@ -138,3 +139,34 @@ def test_batches_keep_both_bounds():
     """Fails if a batch of long sentences outgrows the memory, or a sentence is left out."""
     lengths = np.array([50, 9, 9, 8, 3, 3, 3, 3])
     assert batch_bounds(lengths, batch_size=3, tokens=20) == [(0, 1), (1, 3), (3, 5), (5, 8)]
+
+
+def test_what_is_not_finite_leaves_no_model(encoder, cross, tmp_path, job):
+    """Fails if a job prints or stores what a broken model returns, as a verdict or a vector, or does not name the text
+    and what helps: float32 only where the weights are not."""
+    broken, bad_cross = copy.deepcopy(encoder), copy.deepcopy(cross)
+    with torch.no_grad():
+        broken.backbone.embeddings.word_embeddings.weight[broken.tokenizer("红").input_ids[1]] = torch.nan
+        next(bad_cross.model.parameters()).fill_(torch.inf)
+    broken.save_pretrained(tmp_path / "broken")
+    text, pairs = tmp_path / "sentences.txt", tmp_path / "pairs.csv"
+    text.write_text("怎么还款\n红色的苹果\n", encoding="utf-8")
+    pairs.write_text("sentence1,sentence2\n怎么还款,如何还款\n苹果,红色的苹果\n", encoding="utf-8")
+    for name, *flags in (
+        ("encode", "--text", text, "--output", tmp_path / "out.npy"),
+        ("similarity", "--pairs", pairs, "--output", tmp_path / "out.csv"),
+        ("similarity", "怎么还款", "红色的苹果"),
+        ("evaluate", "--pairs", pairs),
+    ):
+        if name == "evaluate":
+            pairs.write_text("sentence1,sentence2,label\n怎么还款,如何还款,1\n苹果,红色的苹果,0\n", encoding="utf-8")
+        with pytest.raises(InputError, match="nan.*'红色的苹果'.*copy"):
+            job(f"cosent.jobs.{name}", "--model", tmp_path / "broken", *flags)
+    assert not list(tmp_path.glob("out*"))
+    with pytest.raises(InputError, match="nan.*'红色的苹果'"):
+        sentence_vectors(broken, ["怎么还款", "红色的苹果"], tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+    with pytest.raises(InputError, match="bfloat16.*float32"):
+        broken.bfloat16().encode(["红色的苹果"])
+    with pytest.raises(InputError, match="nan.*'甲' and '乙'"):
+        bad_cross.similarity(["甲"], ["乙"])

@@ -23,7 +23,6 @@ from cosent.compute.distributed import (
 )
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.embedding import check_finite
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +149,7 @@ def cached_array(
         file.parent.mkdir(parents=True, exist_ok=True)
         for share, part in list(zip(shares, parts, strict=True))[local_rank() :: local_world_size()]:
             if stored_array(part) is None and not file.is_file():
-                values = compute(share)
-                check_finite(values, share.start, f"{what.capitalize()} of {len(texts):,} texts")
-                write_array(part, values)
+                write_array(part, compute(share))
         wait_for_everyone()
         if local_rank() == 0:
             with suppress(FileNotFoundError):  # of parts that another job removed, once the file was complete

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Set
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ Encoder = TypeVar("Encoder", bound=nn.Module)
 
 CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
+SHOWN = 60  # characters of a text in a message
 REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
 
 
@@ -49,11 +51,22 @@ def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> Non
         raise InputError(f"Expected two lists of equal length, got {len(sentences1)} and {len(sentences2)} sentences.")
 
 
-def check_finite(values: np.ndarray, first: int, of: str) -> None:
-    """Refuses NaN and infinite numbers in vectors or scores `(rows, ...)`, whose first row has the number `first`."""
+def check_finite(encoder: nn.Module, values: np.ndarray, again: Callable, *columns: list[str]) -> None:
+    """Refuses vectors or scores `(rows, ...)` with NaN or inf, and names the texts of the row, one of each column.
+
+    Args:
+        again: computes rows from their columns; called for single rows, as NaN spreads to others of a packed row.
+    """
     wrong = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
-    if len(wrong):
-        raise InputError(f"{of}: the model returns nan or inf for text {first + int(wrong[0]) + 1}. Use float32.")
+    if not len(wrong):
+        return
+    for row in wrong if len(values) > 1 else ():
+        again(*([column[row]] for column in columns))
+    texts = " and ".join(repr(column[wrong[0]][:SHOWN]) for column in columns)
+    dtype, remedy = encoder.backbone.dtype, "Its weights are damaged: take another copy or checkpoint."
+    if dtype != torch.float32:
+        remedy = f"Its weights are {dtype}: load it in float32."
+    raise InputError(f"The model returns nan or inf for {texts}. {remedy}")
 
 
 def batch_tokens(device: torch.device) -> int:
@@ -133,6 +146,7 @@ def embed_each(
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
     vectors = np.empty((len(unique), encoder.embedding_dimension), dtype=np.float32)
     truncated = np.zeros(len(unique), dtype=bool)
+    again = partial(embed_each, encoder, batch_size=1, normalize=normalize, progress=None, prefix=prefix)
     with evaluating(encoder):
         for start in range(0, len(unique), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
@@ -146,6 +160,7 @@ def embed_each(
             with torch.inference_mode():
                 made = scale_to_length_1(made, dim=-1) if normalize else made
             vectors[chunk] = made.cpu().numpy()  # the only synchronisation with the device
+            check_finite(encoder, vectors[chunk], again, unique[chunk])
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
 
@@ -259,6 +274,7 @@ def score_pairs(
     Returns float32 scores of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
     """
     scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
+    again = partial(score_pairs, encoder, batch_size=1, prefixes=prefixes)
     with evaluating(encoder):
         for start in range(0, len(scores), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
@@ -268,6 +284,7 @@ def score_pairs(
             if empty:
                 raise InputError(f"Expected a token in every pair, got none at position {empty[0]}. Drop it.")
             scores[chunk] = score_tokens(encoder, pairs, batch_size, progress)
+            check_finite(encoder, scores[chunk], again, *columns.values())
             truncated += sum(pairs["truncated"])
     return scores, truncated
 
@@ -306,9 +323,7 @@ def score(model, rows, prompts: tuple[str, str]) -> np.ndarray:
 def embed_shared(model, texts: list[str], prompt: str) -> np.ndarray:
     """Vectors of length 1 of sentences behind a prompt, float32 of shape `(texts, width)`; processes share them out."""
     options = {"normalize_embeddings": True, "show_progress_bar": rank() == 0, "prompt": prompt}
-    vectors = shared(lambda part: model.encode(texts[part], **options), len(texts))
-    check_finite(vectors, 0, "search")
-    return vectors
+    return shared(lambda part: model.encode(texts[part], **options), len(texts))
 
 
 def shared(compute: Callable[[slice], np.ndarray], rows: int) -> np.ndarray:

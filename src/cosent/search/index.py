@@ -283,8 +283,6 @@ def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]
     """The hits of each query in the order of another model's scores, highest first."""
     first = [query for query, some in zip(queries, hits, strict=True) for _ in some]
     values = reranker.similarity(first, [hit.sentence for some in hits for hit in some])
-    if not np.isfinite(values).all():
-        raise InputError("--rerank: the model returns nan or inf, which has no rank. Name another one.")
     scores = iter(values.tolist())
     scored = [[replace(hit, rerank=next(scores)) for hit in some] for some in hits]
     return [sorted(some, key=attrgetter("rerank"), reverse=True) for some in scored]

@@ -32,7 +32,7 @@ from cosent.errors import InputError, reading, writing
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint
-from cosent.models.embedding import check_finite, embed, quantized
+from cosent.models.embedding import embed, quantized
 from cosent.seal import sha256_of_file
 
 CHUNK_ROWS = 4096
@@ -157,7 +157,7 @@ def encode_file(
         partial, start = decided_by_main(lambda: create(named, rows, settings.dim))
         if not partial.exists():
             raise InputError(f"{partial}, created by process 0, is not visible here. All machines must share --output.")
-        parts = gather_object(write_chunks(own, partial, start, source))
+        parts = gather_object(write_chunks(own, partial, start))
         written, truncated = map(sum, zip(*parts, strict=True))
         if written != rows:
             raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
@@ -184,12 +184,11 @@ def create(path: Path, rows: int, dim: int) -> tuple[Path, int]:
         return path, open_memmap(path, mode="w+", dtype=np.float32, shape=(rows, dim)).offset
 
 
-def write_chunks(encoded: Iterable[tuple[np.ndarray, int]], path: Path, start: int, source: Path) -> tuple[int, int]:
+def write_chunks(encoded: Iterable[tuple[np.ndarray, int]], path: Path, start: int) -> tuple[int, int]:
     """Writes this process's chunks into a `.npy` file, behind `start` bytes; returns rows, and how many were cut."""
     rows = truncated = 0
     for number, (vectors, cut) in zip(count(rank(), world_size()), encoded, strict=False):
         first = number * CHUNK_ROWS
-        check_finite(vectors, first, str(source))
         with writing(path), open(path, "r+b") as file:  # not a memory map: there, a full disk is a SIGBUS
             file.seek(start + first * vectors[0].nbytes)
             file.write(vectors.data)
