@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from transformers import Trainer, TrainingArguments
 
-from cosent.compute.devices import choose_device
+from cosent.compute.distributed import choose_device
 from cosent.compute.onednn import has_bfloat16
 from cosent.errors import InputError
 from cosent.flags import Parser

@@ -1,11 +1,15 @@
-"""Distributed helpers: gather with gradients, wait for all ranks, decide on rank 0."""
+"""Processes, threads and devices: gathering with gradients, decisions of rank 0, locks of models, the device."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -13,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cosent.atomic import locked
-from cosent.compute.devices import modes, survive_forks
 from cosent.errors import InputError
 
 if TYPE_CHECKING:
@@ -112,7 +115,7 @@ def wait_for_everyone() -> None:
 def decided_by_main(decide: Callable[[], Result]) -> Result:
     """Calls `decide` on rank 0 only; every rank returns its result, or raises the `InputError` that it raised.
 
-    For decisions about files that rank 0 writes or removes: ranks that look for themselves may see different files.
+    For decisions about files that rank 0 writes or removes: ranks that each check the disk may disagree.
     """
     outcome: list[Any] = [None, None]  # result, error
     if rank() == 0:
@@ -135,6 +138,27 @@ def locked_by_main(output: str | Path) -> Iterator[None]:
         yield
 
 
+_modes, _tokenizers = RLock(), RLock()  # of the modes of models, and of tokenizers
+
+
+def run_tokenizer(tokenizer, *texts: str | list[str], **options):
+    """Calls a tokenizer, one thread at a time: each call stores its truncation in it, which others would apply too."""
+    with _tokenizers:
+        return tokenizer(*texts, **options)
+
+
+@cache
+def survive_forks() -> None:
+    """Lets processes forked from now on compute, on one thread, since OpenMP threads are not copied.
+
+    A fork waits for the locks: the thread that holds one is not copied either, and would never release it.
+    """
+    if sys.platform != "win32":
+        for lock in (_modes, _tokenizers):
+            os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 _evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threads inside, modules to put back in train
 
 
@@ -142,14 +166,14 @@ _evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threa
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Runs a block in evaluation mode; the last of several threads inside restores the mode of every module."""
     survive_forks()
-    with modes:
+    with _modes:
         threads, trained = _evaluated.get(model) or (0, [module for module in model.modules() if module.training])
         _evaluated[model] = threads + 1, trained
         set_training(trained, False)
     try:
         yield
     finally:
-        with modes:
+        with _modes:
             threads, trained = _evaluated.pop(model)
             if threads > 1:
                 _evaluated[model] = threads - 1, trained
@@ -168,3 +192,16 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(range(torch.cuda.device_count())):  # without the list, it warns about several devices
         torch.manual_seed(seed)
         yield
+
+
+def choose_device(device: str | None, int8: bool = False) -> str:
+    """The device of a flag, checked; default: a GPU if there is one, else the CPU."""
+    if device is None:
+        return "cuda" if torch.cuda.is_available() and not int8 else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise InputError(f"--device is cpu, cuda or cuda:N, got {device}.")
+    if device != "cpu" and int8:
+        raise InputError(f"--int8 is for the CPU, got --device {device}. Drop one of the two.")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: this PyTorch sees no CUDA device. Install a CUDA build, or use the CPU.")
+    return device

@@ -1,4 +1,4 @@
-"""Linear layers through oneDNN, up to twice as fast as the BLAS behind PyTorch; locks, forks and devices of inference.
+"""Linear layers through oneDNN, up to twice as fast as through the BLAS behind PyTorch.
 
 PyTorch sends a float32 `nn.Linear` to MKL, which keeps to AVX2 on AMD processors. oneDNN, part of the same wheel, uses
 AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.

@@ -86,7 +86,7 @@ def open_model(source: ModelSource, bi_encoder: bool = False, student: bool = Fa
         student: whether the model writes, so that anything but a student is refused.
     """
     resolve(source.model)  # before imports that take seconds
-    from cosent.compute.devices import choose_device
+    from cosent.compute.distributed import choose_device
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.embedding import quantized
 

@@ -41,8 +41,7 @@ def main(args: EncodeArguments) -> None:
     with locked_by_main(args.output):
         from tqdm.auto import tqdm
 
-        from cosent.compute.devices import choose_device
-        from cosent.compute.distributed import rank, wait_for_everyone
+        from cosent.compute.distributed import choose_device, rank, wait_for_everyone
         from cosent.data.pairs import warn_truncated
         from cosent.search.vectors import encode_file, load_with_settings
 

@@ -44,7 +44,7 @@ class MergeArguments(OutputFolder, DataFolder, Device):
 
 def main(args: MergeArguments) -> None:
     with locked(args.output):
-        from cosent.compute.devices import choose_device
+        from cosent.compute.distributed import choose_device
         from cosent.data.corpus import load_corpus
         from cosent.models.bi_encoder import SentenceEncoder
         from cosent.models.decision import write_rules

@@ -74,8 +74,7 @@ def main(args: MineArguments) -> None:
 
 def mine(args: MineArguments) -> None:
     """Writes a corpus of mined pairs."""
-    from cosent.compute.devices import choose_device
-    from cosent.compute.distributed import rank, wait_for_everyone
+    from cosent.compute.distributed import choose_device, rank, wait_for_everyone
     from cosent.data.corpus import load_corpus
     from cosent.data.files import read_texts
     from cosent.models.cache import default_cache

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cosine_similarity, normalize
 from tqdm.auto import tqdm
 
-from cosent.compute.devices import run_tokenizer
+from cosent.compute.distributed import run_tokenizer
 from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
 from cosent.data.formats import is_blank
 from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated

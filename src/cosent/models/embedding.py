@@ -13,8 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize as scale_to_length_1
 
-from cosent.compute.devices import run_tokenizer
-from cosent.compute.distributed import evaluating, gather_object, rank, world_size
+from cosent.compute.distributed import evaluating, gather_object, rank, run_tokenizer, world_size
 from cosent.compute.onednn import onednn_linears
 from cosent.compute.packed_backbone import LOOKUP
 from cosent.data.collators import JoinedPairCollator

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import gelu as gelu_function
 from transformers.activations import GELUActivation
 
-from cosent.compute.devices import run_tokenizer
+from cosent.compute.distributed import run_tokenizer
 from cosent.compute.packed_backbone import plain_forward
 from cosent.data.tokens import NO_EXTRAS, frame
 from cosent.errors import InputError

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import RoFormerForMaskedLM
 
-from cosent.compute.devices import run_tokenizer
+from cosent.compute.distributed import run_tokenizer
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
 from cosent.encoders import resolve
 from cosent.errors import InputError
