@@ -36,6 +36,7 @@ SHA256 = (
     "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"  # of that file, in each wheel of version 0.3.0
 )
 SPECIAL = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+PROMPTS = {"query": "query: ", "passage": "passage: "}
 SCORES = """\
 | test Spearman x100 | ATEC | BQ | LCQMC | PAWSX | STS-B |
 |---|---|---|---|---|---|
@@ -142,11 +143,12 @@ def make_tokenizer(pieces: list[tuple[str, float]]) -> Tokenizer:
 
 
 def pieces_of(tokenizer: Tokenizer, pieces: list[tuple[str, float]], files: list[str]) -> np.ndarray:
-    """Numbers of the pieces in the lines of files, of special tokens, and of single characters of Chinese text."""
+    """Numbers of the pieces in files and prompts, of special tokens, and of single characters of Chinese text."""
     used = np.zeros(len(pieces), bool)
     for number, (piece, _) in enumerate(pieces):
         character = piece.removeprefix("▁")
         used[number] = piece in SPECIAL.values() or len(character) < 2 and is_chinese_text(character)
+    used[[number for prompt in PROMPTS.values() for number in tokenizer.encode(prompt).ids]] = True
     for file in files:
         with gzip.open(file, "rt", encoding="utf-8") if file.endswith(".gz") else open(file, encoding="utf-8") as lines:
             while batch := list(islice(lines, 10_000)):
@@ -187,7 +189,7 @@ def build(packed: Packed, files: list[str] | None) -> SentenceEncoder:
     }
     backbone.load_state_dict(weights)
     encoder = SentenceEncoder(backbone.eval(), tokenizer, Pooling("mean", sizes["hidden_size"]), [Normalize()])
-    encoder.prompts = Prompts({"query": "query: ", "passage": "passage: "}, "query")
+    encoder.prompts = Prompts(PROMPTS, "query")
     return encoder
 
 
