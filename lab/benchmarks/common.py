@@ -16,17 +16,12 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cosent.atomic import write_atomically
 from cosent.cli import arguments_of, parse
-from cosent.comparing.runs import Run
 from cosent.compute.onednn import AVAILABLE, linear
-from cosent.data.corpus import Corpus, load_corpus
-from cosent.data.groups import pair_groups
+from cosent.data.corpus import load_corpus
 from cosent.encoders import resolve
-from cosent.evaluation.significance import difference, independent, resampled_means, resampled_spearman, spearman
-from cosent.jobs import train
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import RunRecord, read_record
 from cosent.training.job import environment
-from lab.probe.phenomena import difference_interval
 
 BATCH_SIZE = 32  # pairs
 WARM_UP = 3  # passes before the clock starts
@@ -115,13 +110,6 @@ def cross_encoder_folder(name: str, max_length: int) -> str:
     return str(folder)
 
 
-def trained(run: Run, folder: Path) -> str:
-    """Trains a run in this process and in a folder below `folder`, unless it has finished; returns that folder."""
-    output = folder / run.name
-    finished(train.main, run.words(output, "data"), output)
-    return str(output)
-
-
 def finished(job: Callable, words: list[str], output: Path) -> RunRecord:
     """The record of a training in this process with this output folder, which is run unless it has finished."""
     if read_record(output) is None:
@@ -136,23 +124,3 @@ def save(output: str, kind: str, rows: list[dict], **facts) -> dict:
     result = {"kind": kind, **facts, "rows": rows, **asdict(environment())}
     write_atomically(Path(output), json.dumps(result, indent=1) + "\n")
     return result
-
-
-def gap(first: list[np.ndarray], second: list[np.ndarray], templates: list[str]) -> list[float]:
-    """Share of hits of `second` less that of `first`, each (seeds, items), and its 95% interval over both."""
-    differences = np.subtract(second, first, dtype=np.float64)
-    groups = np.unique(templates, return_inverse=True)[1]
-    found = difference(differences.mean(axis=1), resampled_means(differences, groups=groups), independent(groups))
-    if found.error == 0:  # all agree
-        return [0.0, *difference_interval(first[0], second[0], groups)]
-    return [found.mean, max(-1.0, found.low), min(1.0, found.high)]
-
-
-def ranking_gap(first: list[np.ndarray], second: list[np.ndarray], corpus: Corpus) -> list[float]:
-    """Test Spearman of the scores `second` less that of `first`, each (seeds, rows), and its 95% interval."""
-    rows, labels = corpus.split("test"), corpus.labels("test")
-    groups = pair_groups(rows)
-    resampled = [resampled_spearman(np.stack(scores), labels, groups=groups) for scores in (first, second)]
-    gaps = np.array([spearman(b, labels) - spearman(a, labels) for a, b in zip(first, second, strict=True)])
-    found = difference(gaps, resampled[1] - resampled[0], independent(groups))
-    return [found.mean, found.low, found.high]

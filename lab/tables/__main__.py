@@ -21,29 +21,14 @@ from pathlib import Path
 
 from cosent.errors import InputError, messages_for_users
 from lab import ROOT
-from lab.benchmarks.abstention import abstention_table
 from lab.benchmarks.adds import adds_probed_table, adds_table
-from lab.benchmarks.base_rate import base_rate_table
 from lab.benchmarks.cards import cards_table
-from lab.benchmarks.damage import damage_table
-from lab.benchmarks.dedup import dedup_table
-from lab.benchmarks.disks import disks_table
 from lab.benchmarks.encode import encode_table
 from lab.benchmarks.exactness import exactness_table
-from lab.benchmarks.fuzz_serve import fuzz_serve_table
-from lab.benchmarks.generation import generation_table
-from lab.benchmarks.growth import growth_sentence
-from lab.benchmarks.kills import kills_table
-from lab.benchmarks.latency import latency_table
-from lab.benchmarks.merged import merged_table
 from lab.benchmarks.phenomena import phenomena_table
 from lab.benchmarks.quickstart import quickstart_table
 from lab.benchmarks.roformer_sim import roformer_sim_table, ten_pairs_table
-from lab.benchmarks.roofline import roofline_sentence
-from lab.benchmarks.runtimes import runtimes_table
 from lab.benchmarks.speed.__main__ import speed_table
-from lab.benchmarks.trial import trial_table
-from lab.benchmarks.widths import widths_table
 from lab.claims.table import claims_table
 from lab.tables.figures import fill_figures, passages
 from lab.tables.pictures import picture
@@ -69,33 +54,17 @@ VIEWS = {  # of a study
     "thresholds": thresholds_table,
 }
 TABLES = {  # of lab/results/NAME.json
-    "abstention": abstention_table,
     "adds": adds_table,
     "adds_probed": adds_probed_table,
-    "base_rate": base_rate_table,
     "cards": cards_table,
     "claims": claims_table,
-    "damage": damage_table,
-    "disks": disks_table,
-    "dedup": dedup_table,
     "encode": encode_table,
     "exactness": exactness_table,
-    "fuzz_serve": fuzz_serve_table,
-    "generation": generation_table,
-    "growth": growth_sentence,
-    "kills": kills_table,
-    "latency": latency_table,
-    "merged": merged_table,
     "phenomena": phenomena_table,
     "quickstart": quickstart_table,
     "roformer_sim": roformer_sim_table,
     "roformer_sim pairs": ten_pairs_table,
-    "roofline": roofline_sentence,
-    "runtimes": runtimes_table,
-    "runtimes_base": runtimes_table,
     "speed": speed_table,
-    "trial": trial_table,
-    "widths": widths_table,
 }
 
 

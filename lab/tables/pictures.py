@@ -1,4 +1,6 @@
-"""Pictures of README, docs and lab, drawn from the results: */images/*.svg. Experiments need to have been run.
+"""Pictures of README, docs and lab, drawn from the results: */images/*.svg.
+
+`growth`, `roofline` and `widths` were drawn by scripts that ended (lab/LOG.md).
 
 python -m lab.tables.pictures        after python -m lab.claims
 """
@@ -10,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.patches import Rectangle
 
 from cosent.atomic import write_atomically
@@ -19,9 +20,6 @@ from cosent.comparing.results import Result, Study
 from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
 from lab.benchmarks.adds import adds_picture
-from lab.benchmarks.growth import growth_picture
-from lab.benchmarks.roofline import roofline_picture
-from lab.benchmarks.widths import METRICS, WAYS, values_by_width
 from lab.claims.measures import of_studies, study_of
 from lab.tables.studies import audited
 from lab.tables.thresholds import thresholds_picture
@@ -180,28 +178,6 @@ def by_rate() -> str:
 
 
 @styled
-def by_width() -> str:
-    """Both metrics of shorter vectors by width: a panel each, and a line for each way to shorten them."""
-    result = read("widths")
-    left = canvas("Vectors shortened after training on STS-B", "", 3)
-    figure = left.figure
-    figure.set_size_inches(8, 3)
-    left.set_position((0, 0, 0.42, 1))
-    for axes, (metric, name) in zip((left, figure.add_axes((0.52, 0, 0.42, 1))), METRICS.items(), strict=True):
-        axes.set_xscale("log")
-        axes.set_xticks(result["widths"], result["widths"])
-        axes.minorticks_off()
-        axes.set_xlabel("width", color=FAINT)
-        axes.set_ylabel(f"test {name} x100", color=FAINT)
-        for place, (way, label) in enumerate(WAYS.items()):
-            runs = 100 * np.array(values_by_width(result["rows"], way, metric))
-            style = {"color": COLORS[place], "linestyle": DASHES[place]}
-            axes.fill_between(result["widths"], runs.min(axis=1), runs.max(axis=1), color=COLORS[place], alpha=0.13)
-            axes.plot(result["widths"], runs.mean(axis=1), marker="o", markersize=4, label=label, **style)
-    return saved(axes)
-
-
-@styled
 def house() -> str:
     """The rooms of the package in the layers that the import contract of pyproject.toml checks."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
@@ -233,11 +209,8 @@ def pictures() -> dict[Path, str]:
         docs / "house.svg": house(),
         images / "adds.svg": adds_picture(read("adds")),
         images / "gap_by_budget.svg": gap_by_budget(),
-        images / "growth.svg": growth_picture(read("growth")),
         images / "learning_rates.svg": by_rate(),
         images / "thresholds.svg": thresholds_picture(),
-        images / "roofline.svg": roofline_picture(read("roofline")),
-        images / "widths.svg": by_width(),
     }
 
 

@@ -14,7 +14,7 @@ from cosent.training.arguments import TRAIN_ARGUMENTS
 from lab import RESULTS, ROOT
 from lab.study import FILE, refuse_unrepeatable, study_named
 
-ENDED = ("easy_negatives", "groups", "options")  # studies of options that ended, see lab/LOG.md
+ENDED = ("easy_negatives", "options")  # studies of options that ended, see lab/LOG.md
 KEPT = sorted(file.parent for file in RESULTS.glob(f"*/{STUDY_NAME}"))
 
 
