@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
 import torch
+from datasets import ClassLabel
 from peft import LoraConfig
 from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback
@@ -165,6 +167,18 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         ({"train_dataset": table(label=[0.0, float("inf")])}, "not finite in row 1"),
         ({"train_dataset": table(label=[0.0, 5.0]), "labels": Labels("x", "binary", 0, 1)}, "binary from 0 to 1"),
         ({"train_dataset": table(), "labels": Labels("x", "graded", 1, 0)}, "lowest first"),
+        (
+            {"train_dataset": table(), "eval_dataset": table(label=[0.0, 5.0]), "labels": Labels("x", "binary", 0, 1)},
+            "pairs validation have other labels",
+        ),
+        ({"train_dataset": table().with_transform(lambda batch: batch)}, "transform.*map"),
+        ({"train_dataset": table(label=[0, 2**24 + 1])}, "16777217 in row 1"),
+        ({"train_dataset": table(label=[[0], [1]])}, r"label is \[0\] in row 0"),
+        ({"train_dataset": table(label=[date(2026, 1, 1)] * 2)}, "datetime.date.*in row 0"),
+        (
+            {"train_dataset": table(label=[0, -1]).cast_column("label", ClassLabel(names=["no", "yes"]))},
+            "missing in row 1",
+        ),
     ]
     for case, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -176,6 +190,58 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         arguments(tmp_path, metric_for_best_model="eval_loss")
     with pytest.raises(ValueError, match="cosine_mse"):
         PairTrainer(cross, arguments(tmp_path), loss="cosine_mse", train_dataset=rows["train"])
+
+
+@pytest.mark.parametrize(
+    ("names", "targets"),
+    [
+        (["entailment", "neutral", "contradiction"], [2, 1, 0]),
+        (["contradiction", "neutral", "entailment"], [0, 1, 2]),
+        (["neutral", "矛盾", "蕴含"], [1, 0, 2]),
+        (["similar", "dissimilar"], [1, 0]),
+        (["2", "0", "1"], [2, 0, 1]),
+        (["first", "second"], [0, 1]),
+    ],
+)
+def test_classes_rise_with_similarity_by_their_names(names, targets, encoder, tmp_path, caplog):
+    """Fails if NLI pairs of the Hub, where entailment is 0, train towards the opposite without a word."""
+    columns = {"sentence1": list("甲乙丙"), "sentence2": list("丁戊己"), "label": [0, 1, 2]}
+    rows = datasets.Dataset.from_dict(columns).select(range(len(names)))
+    rows = rows.cast_column("label", ClassLabel(names=names))
+    trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows)
+    np.testing.assert_allclose(trainer.train_dataset.targets["labels"], np.array(targets) / max(targets), atol=1e-6)
+    assert ("labels are" in caplog.text) == (targets != sorted(targets) or names[0] == "first")
+
+
+def test_validation_is_read_by_its_own_labels(rows, encoder, tmp_path, caplog):
+    """Fails if the same rows have two Recall@10, by whether they were given at the start, or reversed labels go
+    unnoticed in Python."""
+    graded = rows["validation"].map(lambda row, place: {"label": float(place % 5)}, with_indices=True)
+    options = {"train_dataset": rows["train"], "eval_dataset": graded}
+    trainer = PairTrainer(encoder, arguments(tmp_path), **options)
+    own, given = trainer.evaluate(), trainer.evaluate(graded)
+    shared = [name for name in own if name.startswith("eval_") and "_per_second" not in name and "runtime" not in name]
+    assert "eval_recall_at_10" in shared and {name: own[name] for name in shared} == {n: given[n] for n in shared}
+    same = [f"{number}号业务怎么办" for number in range(40)]
+    reverse = {"sentence1": same, "sentence2": [*same[:20], *"天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往"]}
+    reverse["label"] = [0.0] * 20 + [1.0] * 20
+    assert "are 0 and 1" not in caplog.text
+    PairTrainer(encoder, arguments(tmp_path), train_dataset=datasets.Dataset.from_dict(reverse))
+    assert "are 0 and 1" in caplog.text
+
+
+def test_prompts_belong_to_their_training(rows, tiny_model, tmp_path):
+    """Fails if a second trainer of one model changes the prompt that the first one saves."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=32)
+    options = {"train_dataset": rows["train"]}
+    first = PairTrainer(encoder, arguments(tmp_path / "first", max_steps=1), **options)
+    second = PairTrainer(encoder, arguments(tmp_path / "second"), **options, prompt="问：")
+    assert encoder.prompts.text() == "", "before it has trained"
+    first.train()
+    first.save_model()
+    second.save_model()
+    saved = [SentenceEncoder.from_pretrained(str(tmp_path / name)).prompts.text() for name in ("first", "second")]
+    assert saved == ["", "问："]
 
 
 class Seen(TrainerCallback):

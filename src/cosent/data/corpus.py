@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Manifest, existing_corpus
+from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Labels, Manifest, existing_corpus
 from cosent.errors import InputError, reading
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlaps
@@ -93,7 +93,7 @@ def random_subset(rows: datasets.Dataset, count: int | None, flag: str, seed: in
     return rows.select(np.sort(np.random.default_rng(seed).permutation(len(rows))[:count]))
 
 
-def reversed_labels(rows: datasets.Dataset, manifest: Manifest) -> str | None:
+def reversed_labels(rows: datasets.Dataset, manifest: Labels) -> str | None:
     """A question to the user, if similar pairs share fewer characters than dissimilar ones: labels may be distances.
 
     That is if the 95% interval of the Spearman correlation of labels and character overlap, on some pairs, is below 0.
@@ -114,7 +114,7 @@ def reversed_labels(rows: datasets.Dataset, manifest: Manifest) -> str | None:
     else:
         turned = " ".join(f"{one:g}={manifest.label_min + manifest.label_max - one:g}" for one in distinct)
         exchanged = f"{distinct[0]:g} and {distinct[-1]:g} (or neg and pos)"
-        remedy = f"are {exchanged} exchanged? Prepare again with --label_values {turned}"
+        remedy = f"are {exchanged} exchanged? Prepare again with --label_values {turned}, or exchange them"
     low, high = np.nanpercentile(resampled, (2.5, 97.5))
     return f"similar pairs share fewer characters than dissimilar ones (Spearman {low:.2f} to {high:.2f}): {remedy}"
 

@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from cosent.cli import LAUNCHED_VARIABLE
 from cosent.compute.packed_backbone import max_tokens
-from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset, reversed_labels
+from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset
 from cosent.data.files import read_texts
 from cosent.data.manifest import Labels
 from cosent.data.pairs import Prefixes
@@ -95,11 +95,7 @@ def defaults_of_run(given: dict[str, Any], recipe: str, reason: str) -> dict[str
 def corpora_of_run(args: DataArguments, loss: str | Mapping[str, str], seed: int) -> RunCorpora:
     """The corpora of a run of one loss, or of one for each corpus."""
     check_text(args, loss)
-    corpora = load_corpora(args, lines_with_themselves, seed)
-    for corpus in corpora.training:
-        if (question := reversed_labels(corpus.splits["train"], corpus.manifest)) is not None:
-            logger.warning("%s train: %s.", corpus.manifest.name, question)
-    return corpora
+    return load_corpora(args, lines_with_themselves, seed)
 
 
 def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dataset], seed: int) -> RunCorpora:

@@ -26,6 +26,7 @@ from cosent.models.bi_encoder import TextModel
 from cosent.models.decision import DecisionRule
 from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
+from cosent.models.prompts import Prompts
 from cosent.record import lineage, trained_on_pairs
 from cosent.training.callbacks import use_log_lines
 from cosent.training.global_loss import GlobalLossTrainer, Outputs
@@ -99,6 +100,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
     # Set by a subclass before `__init__`.
     encoder: TextModel
     prefixes: Prefixes  # in front of the sentences of a pair
+    prompts: Prompts  # of the model once it is trained
     meanings: dict[str, Labels]  # of the labels, by dataset
 
     def __init__(
@@ -132,7 +134,10 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         super().__init__(model, args, **kwargs)
         args.label_smoothing_factor = smoothing  # of the loss
         if self.args.torch_compile and self.model.packing:
-            raise InputError("--torch_compile would compile at every step, for each shape. Add --packing false.")
+            raise InputError(
+                "--torch_compile would compile at every step, for each shape. Add --packing false; in Python set "
+                "encoder.packing = False."
+            )
         use_log_lines(self)
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
@@ -234,6 +239,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             self.args.dataloader_drop_last = drop_last
 
     def _prepare_for_training(self, *args, **kwargs):
+        self.encoder.prompts = self.prompts
         prepared = super()._prepare_for_training(*args, **kwargs)
         if self.args.world_size > 1:
             # Each rank draws its own dropout; the order of the pairs, which they share, comes from data_seed.
@@ -242,6 +248,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         output_dir = Path(output_dir or self.args.output_dir)
+        self.encoder.prompts = self.prompts  # another trainer of this model may have set its own
         if self.args.should_save:
             output_dir.mkdir(parents=True, exist_ok=True)
             if state_dict is None or self.is_deepspeed_enabled:  # its clones do not show which weights are tied

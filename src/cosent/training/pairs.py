@@ -4,6 +4,7 @@ import difflib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
 
 import datasets
@@ -14,9 +15,9 @@ import torch
 from torch.utils.data import ConcatDataset
 
 from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.corpus import labels_of, unknown_characters
+from cosent.data.corpus import labels_of, reversed_labels, unknown_characters
 from cosent.data.groups import sentence_groups, share_of_known_similar
-from cosent.data.manifest import COLUMNS, LABEL_KINDS, Labels
+from cosent.data.manifest import COLUMNS, LABEL_KINDS, NLI_CLASSES, Labels
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
 from cosent.errors import InputError
@@ -24,8 +25,9 @@ from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
 from cosent.models.bi_encoder import TextModel
-from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from cosent.models.loading import DROPOUTS
+from cosent.models.prompts import Prompts
 from cosent.training.arguments import BY_METRIC, PairTrainingArguments
 from cosent.training.objective import Objective, loss_targets
 
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 FEATURES = datasets.Features(
     sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
 )
+TOO_LARGE = 2**24  # up to here float32 holds every whole number
 MANY = 0.5  # of the pairs of sentences
 Rows: TypeAlias = datasets.Dataset
 Datasets: TypeAlias = Rows | Mapping[str, Rows]
@@ -61,7 +64,7 @@ def tower_of(encoder: TextModel) -> str:
 
 
 def check_rows(rows: Any, where: str) -> Rows:
-    """The columns of the contract of a dataset of pairs, if it has them and every row is a pair with a number."""
+    """The columns of the contract of a dataset of pairs; an error names the first row that is no pair with a number."""
     if isinstance(rows, datasets.IterableDataset):
         raise InputError(
             f"{where} is streamed, and pairs are read from Arrow files on disk. Load it without streaming."
@@ -75,30 +78,68 @@ def check_rows(rows: Any, where: str) -> Rows:
             near = difflib.get_close_matches(name, rows.column_names, n=1, cutoff=0.4)
             remedy = f" Rename it: rename_column({near[0]!r}, {name!r})." if near else " Rename yours."
             raise InputError(f"{where} has no column {name}, only {', '.join(rows.column_names)}.{remedy}")
+    if rows.format["type"] == "custom":
+        raise InputError(
+            f"{where} has a transform, which is applied at each access, and pairs are tokenised once. Replace "
+            "set_transform by map: rows.map(TRANSFORM, batched=True)."
+        )
     rows = rows.with_format(None)
     rows = rows if tuple(rows.column_names) == COLUMNS else rows.select_columns(list(COLUMNS))
     if not len(rows):
         raise InputError(f"{where} has no rows.")
     for name in COLUMNS:
-        value, is_text = rows[0][name], name != "label"
-        if value is not None and isinstance(value, str) != is_text:
-            wanted = "text" if is_text else "a number: cast_column('label', Value('float32'))"
-            raise InputError(f"{where}: {name} is {value!r} in row 0, and should be {wanted}.")
+        value, types = rows[0][name], (int, float, Decimal) if name == "label" else (str,)
+        if value is not None and not isinstance(value, types):
+            expected = "a number: cast_column('label', Value('float32'))" if name == "label" else "text"
+            raise InputError(f"{where}: {name} is {value!r} in row 0, and should be {expected}.")
         column = rows.with_format("arrow")[name][:]
         missing = pc.is_null(column, nan_is_null=True).to_numpy()
+        if isinstance(rows.features[name], datasets.ClassLabel):
+            missing |= pc.equal(column, -1).to_numpy(zero_copy_only=False)  # as the Hub marks rows without a label
         if missing.any():
             raise InputError(f"{where}: {name} is missing in row {int(missing.argmax())}. Filter such rows out.")
-    if not (finite := np.isfinite(labels_of(rows))).all():
+    labels = labels_of(rows)
+    if not (finite := np.isfinite(labels)).all():
         raise InputError(f"{where}: label is not finite in row {int((~finite).argmax())}. Filter such rows out.")
+    if (large := abs(labels) >= TOO_LARGE).any() and pa.types.is_integer(rows.data.schema.field("label").type):
+        raise InputError(
+            f"{where}: label is {rows[int(large.argmax())]['label']} in row {int(large.argmax())}, and float32 holds "
+            f"each whole number below {TOO_LARGE:,} only. Scale the labels."
+        )
+    if isinstance(rows.features["label"], datasets.ClassLabel):
+        rows = by_class_names(rows, where)
     return rows if rows.features == FEATURES else rows.cast(FEATURES)
 
 
-def rows_by_name(given: Datasets | None, split: str = "") -> dict[str, Rows]:
+def by_class_names(rows: Rows, where: str) -> Rows:
+    """Rows whose `ClassLabel` rises with similarity by its names; a warning where they do not say."""
+    names = rows.features["label"].names
+    if all(name.isdecimal() for name in names):
+        order = sorted(names, key=int)
+    else:
+        try:
+            similar, dissimilar = scored_classes(dict(enumerate(names)))
+        except InputError:
+            similar = dissimilar = None
+        if dissimilar is None or len(names) > len(NLI_CLASSES):
+            classes = " ".join(f"{name}={number}" for number, name in enumerate(names))
+            logger.warning("%s: labels are read as %s, the last as the most similar. Is that right?", where, classes)
+            return rows
+        order = [name for name in names if name not in (names[similar], names[dissimilar])]
+        order = [names[dissimilar], *order, names[similar]]
+    if order == names:
+        return rows
+    numbers = {name: number for number, name in enumerate(order)}
+    logger.warning("%s: labels are exchanged to rise: %s.", where, " ".join(f"{n}={v}" for n, v in numbers.items()))
+    return rows.align_labels_with_mapping(numbers, "label")
+
+
+def rows_by_name(rows: Datasets | None, split: str = "") -> dict[str, Rows]:
     """The columns of the contract of every dataset, see `check_rows`; a single dataset is called `pairs`."""
-    if isinstance(given, datasets.DatasetDict):
-        raise InputError(f"A DatasetDict has the splits {', '.join(given)}. Pass one of them, as pairs['train'].")
-    every = {} if given is None else given if isinstance(given, Mapping) else {"pairs": given}
-    return {name: check_rows(rows, name + split) for name, rows in every.items()}
+    if isinstance(rows, datasets.DatasetDict):
+        raise InputError(f"A DatasetDict has the splits {', '.join(rows)}. Pass one of them, as pairs['train'].")
+    by_name = {} if rows is None else rows if isinstance(rows, Mapping) else {"pairs": rows}
+    return {name: check_rows(part, name + split) for name, part in by_name.items()}
 
 
 def read_labels(name: str, rows: Rows) -> Labels:
@@ -115,18 +156,22 @@ def read_labels(name: str, rows: Rows) -> Labels:
     )
 
 
-def meanings(given: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Rows]) -> dict[str, Labels]:
-    """The meaning of the labels of every dataset: as given, else read from its values."""
-    known = dict.fromkeys(rows, given) if not isinstance(given, Mapping) else dict(given)
-    if unknown := [name for name in known if name not in rows]:
-        raise InputError(f"labels names {unknown[0]}, and the datasets are {', '.join(rows)}.")
-    for name, meaning in known.items():
-        if meaning is not None and not fits(meaning, rows[name]):
-            raise InputError(
-                f"labels: {name} is {meaning.label_kind} from {meaning.label_min:g} to {meaning.label_max:g}, and its "
-                "rows have other labels. Give their range, the lowest first."
-            )
-    return {name: known.get(name) or read_labels(name, own) for name, own in rows.items()}
+def meanings(
+    labels: Labels | Mapping[str, Labels] | None, rows: Mapping[str, Rows], held_out: Mapping[str, Rows]
+) -> dict[str, Labels]:
+    """The meaning of the labels of every dataset: as in `labels`, else read from its values, in training if there."""
+    names = held_out.keys() | rows.keys()
+    by_name = labels if isinstance(labels, Mapping) else {} if labels is None else dict.fromkeys(names, labels)
+    if unknown := [name for name in by_name if name not in names]:
+        raise InputError(f"labels names {unknown[0]}, and the datasets are {', '.join(sorted(names))}.")
+    for name, meaning in by_name.items():
+        for split, datasets_of_split in (("", rows), (" validation", held_out)):
+            if name in datasets_of_split and not fits(meaning, datasets_of_split[name]):
+                raise InputError(
+                    f"labels: {name} is {meaning.label_kind} from {meaning.label_min:g} to {meaning.label_max:g}, and "
+                    f"the rows of {name}{split} have other labels. Give their range, the lowest first."
+                )
+    return {name: by_name.get(name) or read_labels(name, part) for name, part in {**held_out, **rows}.items()}
 
 
 def fits(meaning: Labels, rows: Rows) -> bool:
@@ -137,24 +182,22 @@ def fits(meaning: Labels, rows: Rows) -> bool:
     return bool(within) and (meaning.label_kind != "binary" or bool(np.isin(values, (0, 1)).all()))
 
 
-def meaning_of(known: Mapping[str, Labels], name: str | Labels | None, rows: Rows, where: str) -> Labels:
-    """The given meaning of labels, that of the dataset `name`, or of the only one if it fits, else by the values."""
+def meaning_of(by_name: Mapping[str, Labels], name: str | Labels | None, rows: Rows, where: str) -> Labels:
+    """The meaning of the labels of the dataset `name`, or of the only dataset, if it fits the rows; else by values."""
     if isinstance(name, Labels):
         return name
-    if name is None and len(known) == 1:
-        ((only, meaning),) = known.items()
-        name = only if fits(meaning, rows) else None
-    return known[name] if name is not None and name in known else read_labels(where, rows)
+    meaning = by_name.get(name) if name is not None else None
+    if name is None and len(by_name) == 1:
+        (meaning,) = by_name.values()
+    return meaning if meaning is not None and fits(meaning, rows) else read_labels(where, rows)
 
 
-def use_prompts(
+def trained_prompts(
     encoder: TextModel, prompt: str | Sequence[str] | None, prompt_name: str | Sequence[str] | None
-) -> Prefixes:
-    """The prompts of both sentences in a training; from now on those of the encoder, and saved with it."""
+) -> tuple[Prefixes, Prompts]:
+    """The prompts of both sentences in a training, and the prompts of the model after it."""
     sides = encoder.prompts.sides(prompt, prompt_name)
-    prefixes = encoder.prefixes(sides)
-    encoder.prompts = encoder.prompts.trained_with(sides)
-    return prefixes
+    return encoder.prefixes(sides), encoder.prompts.trained_with(sides)
 
 
 def tokenised(
@@ -186,6 +229,8 @@ def training_pairs(
     parts: dict[str | bool, list[PairDataset]] = {}
     for number, (name, own) in enumerate(rows.items()):
         objective, meaning = objectives[name], labels[name]
+        if objective.name != "simcse" and (question := reversed_labels(own, meaning)) is not None:
+            logger.warning("%s train: %s.", name, question)
         share, shown = unknown_characters([*own["sentence1"], *own["sentence2"]], encoder.tokenizer.backend_tokenizer)
         if share:
             logger.info("%s train: %.3g%% of characters are unknown to the model: %s.", name, 100 * share, shown)

@@ -26,7 +26,7 @@ from cosent.models.student import Student
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
-from cosent.training.pairs import Datasets, Rows, meanings, rows_by_name, tokenised, use_prompts
+from cosent.training.pairs import Datasets, Rows, meanings, rows_by_name, tokenised, trained_prompts
 
 HELD_OUT_SYNONYMS = 500  # of a split, for the perplexity
 
@@ -191,8 +191,8 @@ class StudentTrainer(GlobalBatchTrainer):
             raise InputError(f"A {type(encoder).__name__} does not generate. Pass a Student, or generation=False.")
         refuse_adapter(encoder.state_dict())
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
-        self.meanings = meanings(labels, held_out | rows)
-        self.prefixes = use_prompts(encoder, prompt, prompt_name)
+        self.meanings = meanings(labels, rows, held_out)
+        self.prefixes, self.prompts = trained_prompts(encoder, prompt, prompt_name)
         if self.generation and self.prefixes != NO_PREFIXES:
             raise InputError(
                 f"The prompt {self.prefixes[0] or self.prefixes[1]!r} is for a student that only embeds. Add "

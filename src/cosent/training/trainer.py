@@ -27,8 +27,8 @@ from cosent.training.pairs import (
     meanings,
     rows_by_name,
     tower_of,
+    trained_prompts,
     training_pairs,
-    use_prompts,
     warn_without_dropout,
 )
 
@@ -102,7 +102,7 @@ class PairTrainer(GlobalBatchTrainer):
 
         refuse_adapter(encoder.state_dict())
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
-        self.meanings = meanings(labels, held_out | rows)
+        self.meanings = meanings(labels, rows, held_out)
         trained = {name: self.meanings[name] for name in rows}
         if objectives is None:
             objectives = build_objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
@@ -151,7 +151,8 @@ class PairTrainer(GlobalBatchTrainer):
 
     def prepared(self, encoder: TextModel, seed: int) -> nn.Module:
         """The module to train: an encoder with the prompts of this training, its head and its adapter."""
-        self.encoder, self.prefixes = encoder, use_prompts(encoder, *self.prompt)
+        self.encoder = encoder
+        self.prefixes, self.prompts = trained_prompts(encoder, *self.prompt)
         module: nn.Module = encoder
         if isinstance(encoder, SentenceEncoder):
             *_, reads_logits = sorted(self.objectives.values(), key=lambda objective: objective.classes)
