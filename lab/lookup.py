@@ -30,7 +30,7 @@ from cosent.losses.cosent import cosent_loss
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
-from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel
+from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel, int8_state
 from cosent.models.modules import Pooling
 from cosent.record import CorpusRecord, RunRecord
 from cosent.seal import sha256_of_file
@@ -101,13 +101,13 @@ def main(args: LookupArguments) -> None:
     encoder = SentenceEncoder(table.model, tokenizer, Pooling("mean", args.width))
     recipe = asdict(args) | {"model_name_or_path": args.teacher}
     write_encoder(output, encoder, recipe, corpora, start, trained)
-    logger.info("wrote %s; threshold and card: cosent merge --models %s --dtype int8 --corpus ...", output, output)
+    logger.info("wrote %s; its threshold: cosent calibrate --model %s --corpus ... --output ...", output, output)
 
 
 def write_encoder(
     output: Path, encoder: SentenceEncoder, recipe: dict, corpora: dict[str, Corpus], start: float, trained: float
 ) -> None:
-    """Writes a model folder with its record; `start` and `trained` are the start times of the run and of training."""
+    """Writes a model folder of int8 rows with its record; `start` and `trained`: when the run and training began."""
     record = RunRecord(
         recipe=recipe,
         environment=environment(),
@@ -117,8 +117,9 @@ def write_encoder(
         footprint=footprint(encoder, None),
         corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.items()},
     )
+    rows = {f"backbone.{name}": weight for name, weight in int8_state(encoder.backbone.state_dict()).items()}
     with complete_folder(output) as folder:
-        encoder.save_pretrained(folder)
+        encoder.save_pretrained(folder, encoder.state_dict() | rows)
         record.save(folder)
 
 

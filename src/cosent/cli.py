@@ -65,18 +65,15 @@ JOBS = {
     "calibrate": Job("find the threshold and probabilities of a model on labelled pairs"),
     "study": Job("compare recipes over corpora and seeds"),
     "report": Job("draw the tables and figures of a study"),
-    "check": Job("check that other software gives the vectors or scores of a model, and name the mistake"),
     "verify": Job("check that a model, corpus or other folder is whole"),
     "mine": Job("mine pairs of sentences to train on, and label them", shares_work=True),
-    "merge": Job("average several models, or shorten the vectors of one"),
     "encode": Job("embed a text file, one sentence per line", shares_work=True),
     "search": Job("find the sentences of a file that are similar to a query"),
     "dedup": Job("find near-duplicates in a file"),
     "similarity": Job("score pairs of sentences"),
     "generate": Job("generate sentences similar to a given one"),
-    "export": Job("export a model to ONNX or OpenVINO, with a script that runs it"),
+    "export": Job("export a model to ONNX, with a script that runs it without torch"),
     "serve": Job("serve embeddings, reranking, similarities and search over HTTP"),
-    "demo": Job("try models on a page in the browser"),
 }
 
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "peft")  # whose versions a record and an issue need

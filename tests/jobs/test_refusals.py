@@ -8,7 +8,6 @@ import torch
 from cosent.cli import module_of
 from cosent.data.files import table_writer
 from cosent.errors import InputError
-from cosent.models.bi_encoder import SentenceEncoder
 from tests.conftest import prepare
 from tests.support.launching import ROOT
 
@@ -18,10 +17,9 @@ OWN = ROOT / "examples/own_loss.py"
 COMMON = {
     "train": "--model_name_or_path {tiny} --corpus {made_up} --output_dir {run} --use_cpu true",
     "distill": "--model_name_or_path {student} --corpus {made_up} --output_dir {run} --use_cpu true",
-    "merge": "--output {new}",
     "generate": "--model {student}",
     "encode": "--model {bi} --text {faq} --output {new}.npy",
-} | dict.fromkeys(("search", "dedup", "similarity", "evaluate", "demo"), "--model {bi}")
+} | dict.fromkeys(("search", "dedup", "similarity", "evaluate"), "--model {bi}")
 CROSS = "--tower cross_encoder"
 TRAIN = [
     ("--limit_train -70", "--limit_train .*-70"),
@@ -121,11 +119,6 @@ OTHERS = [
     ("encode", "--prompt 一 二", "--prompt .* 一 二"),
     ("search", "--index {vectors} --query 还款 --prompt_name query passage", "--prompt_name .* query passage"),
     ("evaluate", "--probe --long_texts best", "--long_texts best"),
-    ("demo", "--text_column question", "--text_column .*--text"),
-    ("merge", "--models {bi} {cls}", "differ in their pooling"),
-    ("merge", "--models {bi} {tiny} --weights 1 -1", "--weights .* 2 models, got 1 -1"),
-    ("merge", "--models {cross} --truncate_dim 8", "CrossEncoder"),
-    ("merge", "--models {bi} --pca_dim 8", "--corpus"),
     *(("search", f"--index {{vectors}} --query 还款 '{blank}'", "--query: .* empty") for blank in (" ", "\u200b")),
     ("search", "--index {vectors} --query 还款 --queries q.txt", "--query or --queries"),
     ("search", "--index {vectors} --query 还款 --top 0", "--top .* 0"),
@@ -167,7 +160,6 @@ OTHERS = [
     ("evaluate", "--corpus {corpus} --baseline mini", "--baseline .*--probe"),
     ("evaluate", "--probe --corpus stsb", "--corpus NAME"),
     ("evaluate", "--probe --split train", "--split"),
-    ("demo", "--index v.npy --text a.txt", "--index and --text"),
     ("report", "nowhere", "holds no results"),
     ("audit", "lcqmc", "cosent prepare"),
     ("audit", ".", "cosent prepare"),
@@ -181,8 +173,6 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
     texts["plain"] = "".join(f"红{'的' * n}苹果\n" for n in range(12))
     found = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "vectors": tmp_path / "v.npy", "made_up": made_up}
     found |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student, "own": OWN}
-    SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls").save_pretrained(tmp_path / "cls")
-    found["cls"] = tmp_path / "cls"
     for name, text in texts.items():
         found[name] = tmp_path / f"{name}.txt"
         found[name].write_text(text, encoding="utf-8")

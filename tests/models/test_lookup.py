@@ -18,7 +18,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.bundle import Lookup
 from cosent.models.loading import keep_layers
-from cosent.models.lookup import Characters, LookupConfig, LookupModel
+from cosent.models.lookup import Characters, LookupConfig, LookupModel, int8_state
 from cosent.models.modules import Pooling
 from lab.pretraining.tokenizer import character_tokenizer
 from tests.conftest import SENTENCES, run_train
@@ -114,7 +114,7 @@ def test_one_text_one_vector_and_two_characters_two(tiny_lookup):
     assert max(similarity(one, other) for one in names for other in names if one != other) < 0.99
 
 
-def test_a_folder_of_every_loader(tiny_lookup, tmp_path, job):
+def test_a_folder_of_every_loader(tiny_lookup, tmp_path):
     """Fails if other loaders read other vectors, or a trained or rounded table is not the one that was saved."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_lookup))
     vectors = encoder.encode(TEXTS)
@@ -125,7 +125,9 @@ def test_a_folder_of_every_loader(tiny_lookup, tmp_path, job):
     tokens = AutoModel.from_pretrained(tiny_lookup).eval()(**inputs).last_hidden_state
     pooled = Pooling("mean", WIDTH)(tokens, inputs["attention_mask"]).detach().numpy()
     np.testing.assert_allclose(pooled, vectors, atol=4e-6)
-    job("cosent.jobs.merge", "--models", tiny_lookup, "--dtype", "int8", "--output", tmp_path / "int8")
+    rows = {f"backbone.{name}": weight for name, weight in int8_state(encoder.backbone.state_dict()).items()}
+    encoder.pooling = Pooling("mean", WIDTH)
+    encoder.save_pretrained(tmp_path / "int8", encoder.state_dict() | rows)
     assert load_file(tmp_path / "int8" / "model.safetensors")["table.weight"].dtype == torch.int8
     rounded = SentenceEncoder.from_pretrained(str(tmp_path / "int8"))
     assert rounded.backbone.table.weight.dtype == torch.float32

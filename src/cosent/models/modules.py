@@ -242,7 +242,7 @@ def note_of_pooling(path: str, mode: str) -> None:
     """Says once how a folder without `modules.json` is pooled."""
     logger.info(
         f"{path} has no modules.json: it is pooled by {mode}. If it was trained otherwise, as by FlagEmbedding (cls) "
-        "or Qwen3-Embedding (lasttoken), name that as --pooling in `cosent train`, or in `cosent merge` for a copy."
+        "or Qwen3-Embedding (lasttoken), name that as --pooling in `cosent train`, or as pooling in Python."
     )
 
 
