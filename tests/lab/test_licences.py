@@ -19,7 +19,7 @@ def test_every_package_is_listed():
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     packages = re.findall(r"^([\w.-]+)==[^ ]+(?: ; ([^\\]+))?", lock, re.MULTILINE)
     here = {normalised(name) for name, marker in packages if not marker or Marker(marker).evaluate(LINUX)}
-    assert len(here) > 100 and here == LISTED.keys() - {"packages"}
+    assert len(here) > 80 and here == LISTED.keys() - {"packages"}
 
 
 def test_licences_are_those_of_the_packages():
