@@ -11,8 +11,8 @@ import os
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
 import gradio as gr
 
-from cosent import Index, Student, decision_rules, load_model
-from cosent.models.decision import choose_rule
+from cosent import Index, Student, load_model
+from cosent.models.decision import rule_for
 
 HITS = ["句子 sentence", "余弦 cosine", "概率 probability", "这一行 row"]
 PAIRS = [["怎么还款", "如何还款"], ["我喜欢北京", "我不喜欢北京"], ["他借给我钱", "我借给他钱"]]
@@ -29,12 +29,13 @@ parser.add_argument("--port", type=int, default=7860)
 for flag in ("--text", "--text_column", "--student"):
     parser.add_argument(flag)
 args = parser.parse_args()
-model, rule = load_model(args.model), choose_rule(decision_rules(args.model), None, args.model)
+model = load_model(args.model)
+rule, _ = rule_for(args.model, model.prompts.sides())
 
 
 def compare(first: str, second: str) -> str:
     score = float(model.similarity(first, second))
-    if rule is None or rule.prompts != model.prompts.sides():
+    if rule is None:
         return f"{score:.4f}"
     verdict = "相似 similar" if rule.similar([score])[0] else "不相似 not similar"
     return f"{score:.4f} · {verdict} · {rule.probabilities([score])[0]:.2f}"
