@@ -15,7 +15,7 @@ import numpy as np
 
 from cosent.comparing.comparison import shared_scores
 from cosent.comparing.document import Cell, markdown_table
-from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, saved, styled
+from cosent.comparing.figures import COLORS, FAINT, canvas, saved, styled
 from cosent.comparing.results import Result
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
@@ -25,6 +25,7 @@ from cosent.record import shortened
 from lab.benchmarks.common import save
 from lab.claims.measures import UNTRAINED, of_row, study_of
 from lab.probe.phenomena import PHENOMENA, by_phenomenon, pairs, passed, read_items
+from lab.tables.curves import DASHES
 from lab.tables.studies import overlap
 
 CORPORA = {"stsb": "STS-B", "lcqmc": "LCQMC", "bq": "BQ (28% of its labels)", "atec": "ATEC"}

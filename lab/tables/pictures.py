@@ -15,12 +15,13 @@ from typing import Any
 from matplotlib.patches import Rectangle
 
 from cosent.atomic import write_atomically
-from cosent.comparing.figures import COLORS, DASHES, FAINT, canvas, draw_curves, intervals, saved, styled
+from cosent.comparing.figures import COLORS, FAINT, canvas, intervals, saved, styled
 from cosent.comparing.results import Result, Study
 from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
 from lab.benchmarks.adds import adds_picture
 from lab.claims.measures import of_studies, study_of
+from lab.tables.curves import DASHES, draw_curves
 from lab.tables.studies import audited
 from lab.tables.thresholds import thresholds_picture
 

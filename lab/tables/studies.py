@@ -10,13 +10,24 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cosent.comparing.columns import Column, minutes, most_runs, peak_mib, rows_of, score, start_rows, trained_share
 from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries
 from cosent.comparing.document import Cell, markdown_table, times_100
+from cosent.comparing.report import setting
 from cosent.comparing.results import Result, Study
-from cosent.comparing.sections import ERROR_HEADER, error_rows, setting
 from cosent.evaluation.significance import spearman
 from lab import RESULTS, ROOT
+from lab.tables.columns import (
+    ERROR_HEADER,
+    Column,
+    error_rows,
+    minutes,
+    most_runs,
+    peak_mib,
+    rows_of,
+    score,
+    start_rows,
+    trained_share,
+)
 from lab.tables.rows import read_test_rows
 
 SHOWN = ("spearman", "recall_at_1", "recall_at_10")

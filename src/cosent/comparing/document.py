@@ -1,10 +1,9 @@
-"""Markdown of reports and tables: sections, numbers and figures; foreign text is escaped."""
+"""Markdown tables and numbers of reports; foreign text is escaped."""
 
 import re
 import statistics
 from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 
 Cell = str | int | None  # None is an empty cell
 
@@ -41,26 +40,3 @@ def markdown_table(
         cells[row][column] = f"**{cells[row][column]}**"
     lines = [f"| {' | '.join(row)} |" for row in ([plain(name) for name in header], *cells)]
     return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
-
-
-def section(title: str, *blocks: str) -> str:
-    """A section of a report; empty without blocks."""
-    return "\n\n".join([f"## {title}", *blocks]) if blocks else ""
-
-
-def image(folder: Path, title: str, svg: str) -> str:
-    """Saves a figure in the folder next to a report, and returns the Markdown that shows it."""
-    file = folder / (re.sub(r"\W+", "-", title).strip("-") + ".svg")
-    file.write_text(svg, encoding="utf-8")
-    return f"![{plain(title)}]({folder.name}/{file.name})"
-
-
-def to_html(title: str, text: str) -> str:
-    """One HTML page of Markdown whose foreign text is escaped by `plain`, without scripts or external resources."""
-    from markdown_it import MarkdownIt
-
-    renderer = MarkdownIt("commonmark", {"html": True}).enable("table")
-    body = renderer.render(text).replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
-    css = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{css}</style></head>\n<body>\n{body}</body></html>\n'

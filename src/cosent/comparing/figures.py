@@ -1,7 +1,6 @@
-"""Dots, intervals and learning curves, drawn by matplotlib as SVG.
+"""Intervals, drawn by matplotlib as SVG, which is imported on first use.
 
-Series differ in form as well as in colour; the colours are those of Okabe and Ito, which colour-blind readers can tell
-apart. matplotlib is imported on first use, so that `import cosent.jobs.report` stays fast.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart.
 """
 
 import io
@@ -9,16 +8,11 @@ import unicodedata
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
-
-import numpy as np
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d00", "#56b4e9", "#444444", "#7a3fa0")
-DASHES: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (6, 2)))
 FAINT = "#5b636c"
 # The reader's machine renders the text, so these are the fonts of common systems, Chinese ones included.
 FONTS = "'Noto Sans', 'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
-Series = tuple[str, list[float], list[list[float]]]  # label, x of the points, and the values of all runs by x
 STYLE = {
     "axes.grid": True,
     "axes.spines.left": False,
@@ -85,19 +79,6 @@ def rows_of(axes, labels: list[str]) -> None:
 
 
 @styled
-def dots(title: str, rows: list[tuple[str, list[float]]], unit: str) -> str:
-    """A row per method: a dot per run, a bar at their mean."""
-    axes = canvas(title, unit, 0.8 + 0.35 * len(rows))
-    rows_of(axes, [label for label, _ in rows])
-    for place, (_, runs) in enumerate(rows):
-        color = COLORS[place % len(COLORS)]
-        axes.plot(runs, [place] * len(runs), "o", color=color, alpha=0.55)
-        if runs:
-            axes.plot([np.mean(runs)], [place], "|", color=color, markersize=16, markeredgewidth=2.5)
-    return saved(axes)
-
-
-@styled
 def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str) -> str:
     """A row (label, mean, low, high) per difference; the dot is filled where the interval excludes 0."""
     axes = canvas(title, unit, 0.8 + 0.35 * len(rows))
@@ -110,22 +91,3 @@ def intervals(title: str, rows: list[tuple[str, float, float, float]], unit: str
         fill = color if significant else "white"
         axes.plot([mean], [place], "o", color=fill, markeredgecolor=color, markersize=8, markeredgewidth=2)
     return saved(axes)
-
-
-@styled
-def curves(title: str, series: list[Series], x_name: str, y_name: str) -> str:
-    """Curves over whole numbers, such as epochs."""
-    axes = canvas(title, x_name, 3)
-    axes.set_ylabel(y_name, color=FAINT)
-    axes.locator_params(axis="x", integer=True)
-    draw_curves(axes, series)
-    return saved(axes)
-
-
-def draw_curves(axes, series: list[Series]) -> None:
-    """A line of means on a band of all runs, per series."""
-    for place, (label, points, runs) in enumerate(series):
-        color, dash = COLORS[place % len(COLORS)], DASHES[place % len(DASHES)]
-        means = [float(np.mean(values)) for values in runs]
-        axes.fill_between(points, list(map(min, runs)), list(map(max, runs)), color=color, alpha=0.13, linewidth=0)
-        axes.plot(points, means, color=color, linestyle=dash, marker="o", markersize=4, label=printable(label))
