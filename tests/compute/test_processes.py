@@ -1,5 +1,6 @@
 """Jobs leave no process behind, memory is counted in MiB, and one model serves many threads and forked processes."""
 
+import runpy
 import subprocess
 import sys
 import time
@@ -84,6 +85,15 @@ def test_a_tree_is_ended(stubborn):
         process.wait()
         process.stdout.close()
         end(started)
+
+
+def test_one_gpu_is_not_launched_on_a_cpu(monkeypatch, capsys):
+    """Fails if a run that was to use a GPU spends hours on the CPU."""
+    monkeypatch.setattr(sys, "argv", ["launcher", "--config_file", "recipes/accelerate/single_gpu.yaml"])
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module("cosent.compute.launcher", run_name="__main__")
+    assert "--launch single_gpu" in capsys.readouterr().err
 
 
 def test_memory_is_counted_in_mib():

@@ -195,7 +195,7 @@ def test_a_finished_model_is_not_overwritten(train, made_up):
 def test_a_diverged_run_stops(train, make_corpus, pairs):
     """Fails if weights of NaN are saved as a finished model."""
     flags = ("--learning_rate", "1e30", "--max_grad_norm", "0", "--num_train_epochs", "4")
-    with pytest.raises(InputError, match="loss is nan .* --learning_rate"):
+    with pytest.raises(InputError, match="loss is nan at step 2, in a batch of made_up: .*--learning_rate"):
         train(make_corpus({"train": pairs}), *flags)
 
 

@@ -244,6 +244,32 @@ def test_prompts_belong_to_their_training(rows, tiny_model, tmp_path):
     assert saved == ["", "问："]
 
 
+def test_what_ones_own_functions_return_is_checked(rows, encoder, tmp_path, caplog):
+    """Fails if a loss without a value trains on and saves a model of NaN, or a user's function ends in a trace."""
+    fixed = datasets.Dataset.from_dict({name: rows["train"][name][:] for name in ("sentence1", "sentence2")})
+    fixed = fixed.add_column("label", [1.0, 0.0] + [1.0] * 62)
+    cases = [
+        ({"loss": lambda scores, labels: (scores * float("nan")).mean()}, "nan at step 1, in a batch of pairs: .*root"),
+        ({"loss": lambda scores, labels: (scores / labels.std()).mean(), "train_dataset": fixed}, "labels are equal"),
+        ({"loss": lambda scores, labels: (scores.detach() - labels).square().mean()}, "without a gradient"),
+    ]
+    for case, message in cases:
+        args = arguments(tmp_path, train_sampling_strategy="sequential")
+        trainer = PairTrainer(encoder, args, **{"train_dataset": rows["train"]} | case)
+        with pytest.raises(ValueError, match=message):
+            trainer.train()
+    assert all(weight.isfinite().all() for weight in encoder.parameters())
+    for returned, message in ((None, "returned None"), ({"spearman": 1.0}, "returns spearman")):
+        own = {"compute_metrics": lambda prediction, value=returned: value, "eval_dataset": rows["validation"]}
+        trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"], **own)
+        with pytest.raises(ValueError, match=message):
+            trainer.evaluate()
+    PairTrainer(encoder, arguments(tmp_path, per_device_train_batch_size=100), train_dataset=rows["train"])
+    assert "--per_device_train_batch_size 100: all 64 pairs are one batch" in caplog.text
+    with pytest.raises(ValueError, match="max_steps 0"):
+        arguments(tmp_path, max_steps=0)
+
+
 class Seen(TrainerCallback):
     steps = 0
 
@@ -271,6 +297,9 @@ def test_what_users_do_with_a_trainer(rows, tiny_model, tmp_path, monkeypatch):
     again = PairTrainer(CrossEncoder.from_pretrained(str(tiny_model), num_labels=2, max_length=64), args, **options)
     again.train(resume_from_checkpoint=str(tmp_path / "run/checkpoint-2"))
     assert all(torch.equal(weight, weights[name]) for name, weight in again.model.state_dict().items())
+    args.per_device_train_batch_size = 8
+    with pytest.raises(ValueError, match="batches of 16 pairs per device, not 8"):
+        PairTrainer(cross, args, **options).train(resume_from_checkpoint=str(tmp_path / "run/checkpoint-2"))
     sent = []
     monkeypatch.setattr(resumable, "upload", lambda *given: sent.append(given) or "address")
     again.hub_model_id = "me/pairs"

@@ -62,14 +62,20 @@ def pair_metrics(
 
 
 def metrics_of(
-    prediction: EvalPrediction, own: Callable[[EvalPrediction], dict[str, float]] | None = None
+    prediction: EvalPrediction, compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None
 ) -> dict[str, float]:
     """`pair_metrics` of the predictions of a trainer, and those of the user's function; none without scores."""
     if "scores" not in prediction.predictions:
         return {}
     metrics = pair_metrics(prediction.predictions, prediction.label_ids)
-    scores = EvalPrediction(prediction.predictions["scores"], prediction.label_ids)
-    return metrics if own is None else metrics | own(scores)
+    if compute_metrics is None:
+        return metrics
+    more = compute_metrics(EvalPrediction(prediction.predictions["scores"], prediction.label_ids))
+    if not isinstance(more, Mapping):
+        raise InputError(f"compute_metrics returned {more!r}. Return a dict of numbers by name.")
+    if taken := more.keys() & {*metrics, *CURVES}:
+        raise InputError(f"compute_metrics returns {min(taken)}, the name of a metric of ours. Rename it.")
+    return metrics | more
 
 
 class GlobalBatchTrainer(GlobalLossTrainer):
@@ -128,7 +134,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             self.held_out = {n: self.tokenise(rows, f"{n} validation", n) for n, rows in held_out.items()}
         kwargs |= {
             "eval_dataset": selection(args, self.held_out),
-            "compute_metrics": partial(metrics_of, own=compute_metrics),
+            "compute_metrics": partial(metrics_of, compute_metrics=compute_metrics),
         }
         smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0  # Trainer's own looks for a config
         super().__init__(model, args, **kwargs)

@@ -17,7 +17,6 @@ sentences in one sequence: its `input_ids` are `(pairs, tokens)`.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from math import isfinite
 
 import torch
 from torch import Tensor
@@ -41,6 +40,7 @@ class GlobalLossTrainer(ResumableTrainer):
     """
 
     targets: tuple[str, ...] = ("labels",)  # entries of a batch that go to the loss, not to the model
+    last_batch: tuple[Outputs, ...] = ()  # gathered `loss_inputs` and targets
     corpus_weights: Sequence[float] | None = None  # shares of the batches of each corpus; default: equal shares
     loss_is_scaled_for_ga = False  # our losses are means of a micro-batch: Trainer divides by the accumulation steps
 
@@ -65,8 +65,27 @@ class GlobalLossTrainer(ResumableTrainer):
                 loss = super().training_step(model, inputs, num_items_in_batch)  # calls `compute_loss`
             else:
                 loss = self.cached_step(model, self._prepare_inputs(inputs))
+        if not torch.isfinite(loss):  # before the step of the optimizer
+            raise self.divergence(float(loss))
         self.count_batch()
         return loss
+
+    def divergence(self, loss: float) -> InputError:
+        """Why the loss of the last batch is not finite, and what to do."""
+        outputs, targets = self.last_batch
+        labels, broken = targets["labels"], [name for name in outputs if not torch.isfinite(outputs[name]).all()]
+        if broken:
+            reason = f"the model's {' and '.join(broken)} are not finite. Train again with a lower --learning_rate."
+        elif (labels == labels[0]).all():
+            reason = "all its labels are equal, for which the loss has no value. Return 0 for such a batch."
+        else:
+            reason = "the loss divides by 0, or takes a root or logarithm of 0. Add a small number there."
+        where = f"step {self.state.global_step + 1}, in a batch of {self.corpus_of(targets)}"
+        return InputError(f"Training diverged: the loss is {loss:g} at {where}: {reason}")
+
+    def corpus_of(self, targets: Outputs) -> str:
+        """The corpus of a batch with these targets, for messages."""
+        return "the training pairs"
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
@@ -107,6 +126,7 @@ class GlobalLossTrainer(ResumableTrainer):
             {name: gather_pairs(rows, pairs, real_pairs, local) for name, rows in tensors.items()}
             for tensors in (outputs, targets)
         )  # (devices * pairs, ...)
+        self.last_batch = tuple({name: rows.detach() for name, rows in part.items()} for part in (outputs, targets))
         return self.batch_loss(outputs, targets)
 
     def pop_targets(self, inputs: dict[str, Tensor]) -> Outputs:
@@ -146,9 +166,3 @@ class GlobalLossTrainer(ResumableTrainer):
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
         return nullcontext() if self.args.torch_compile else trainable_onednn_linears()
-
-    def log(self, logs, *args, **kwargs):
-        if not isfinite(logs.get("loss", 0.0)):
-            where = f"loss is {logs['loss']} at step {self.state.global_step}"
-            raise InputError(f"Training diverged ({where}). Restart with a lower --learning_rate.")
-        super().log(logs, *args, **kwargs)

@@ -66,6 +66,8 @@ class Objective:
             raise InputError(
                 f"{self.name} has to return a scalar tensor, got {got}. Return a mean or sum of its terms."
             )
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise InputError(f"{self.name} returns a loss without a gradient. Compute it from inputs, not detached.")
         return loss
 
     def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:

@@ -133,6 +133,10 @@ class PairTrainer(GlobalBatchTrainer):
     def watch(self) -> None:
         """Adds the callbacks that report batches without a gradient, and a collapse of the scores."""
         args = self.args
+        batch, pairs = self._train_batch_size * args.world_size, len(self.train_dataset)
+        if batch > pairs:
+            flag = "per_device_train_batch_size" if args.cached_batch_size is None else "cached_batch_size"
+            logger.warning("--%s %d: all %d pairs are one batch, an epoch one step.", flag, getattr(args, flag), pairs)
         self.dead_batches = DeadBatchReport()
         if any(objective.compares_pairs for objective in self.objectives.values()):
             if self._train_batch_size * (1 if args.local_comparisons else args.world_size) == 1:
@@ -171,6 +175,10 @@ class PairTrainer(GlobalBatchTrainer):
         """The objective of a batch, which is of one corpus."""
         every = list(self.objectives.values())
         return every[int(targets["objective"][0])] if "objective" in targets else every[0]
+
+    def corpus_of(self, targets: dict[str, Tensor]) -> str:
+        names = list(self.objectives)
+        return names[int(targets["objective"][0])] if "objective" in targets else " or ".join(names)
 
     def compares_pairs(self, targets: dict[str, Tensor]) -> bool:
         return self.objective_of(targets).compares_pairs
