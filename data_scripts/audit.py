@@ -15,7 +15,7 @@ from cosent.data.manifest import Manifest, existing_corpus
 from cosent.encoders import resolve
 from cosent.errors import InputError
 
-from .description import dataset_of, in_pairs_of, read_splits, shown_histogram
+from .description import dataset_of, in_pairs_of, keyed, read_splits, shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)
 
@@ -36,10 +36,11 @@ def main(arguments: AuditArguments) -> None:
     from cosent.data.corpus import reversed_labels
 
     folder = existing_corpus(arguments.corpus, "data")
-    manifest, rows = Manifest.load(folder), {split: with_pairs(some) for split, some in read_splits(folder).items()}
-    splits = {split: describe(some) for split, some in rows.items()}
+    manifest, rows = Manifest.load(folder), read_splits(folder)
+    splits = {split: describe(with_pairs(some)) for split, some in rows.items()}
     unknown = add_unknown_characters(splits, rows, arguments.model)
-    leaked = {f"{a} -> {b}": leaks(rows[a], rows[b]) for a, b in combinations(rows, 2)}
+    keys = {split: with_pairs(keyed(some)) for split, some in rows.items()}
+    leaked = {f"{a} -> {b}": leaks(keys[a], keys[b]) for a, b in combinations(keys, 2)}
     facts = pd.DataFrame({split: pd.Series(some, dtype=object) for split, some in splits.items()})
     print(manifest.name, facts.map(lambda value: "-" if value is None else f"{value:,}").to_string(), sep="\n")
     for split in splits:
@@ -99,6 +100,7 @@ def describe(rows) -> dict:
 def leaks(seen, held_out) -> dict:
     """Rows of `held_out` that occur in `seen`: the pair in either order, both its sentences, at least one of them.
 
+    Both come from `with_pairs` and `keyed`, so that a sentence also occurs where its case, width or end differs.
     `pair_other_label` counts the leaked pairs that never have the same label in `seen`.
     """
     import pandas as pd

@@ -5,10 +5,14 @@ it would return the old rows. So `build` bypasses that cache: every build writes
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from cosent.data.manifest import COLUMNS, SPLITS
 from cosent.errors import InputError
@@ -16,7 +20,7 @@ from cosent.seal import sha256_of_file
 
 from .pairs import Tally
 from .sources import Source
-from .splits import assign_splits
+from .splits import PairHashes, assign_splits
 
 VERSION = "1.0.0"
 ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB
@@ -32,8 +36,8 @@ class PairsConfig(datasets.BuilderConfig):
 class PairsBuilder(datasets.GeneratorBasedBuilder):
     """Builder of the columns sentence1, sentence2 (string) and label (float32), for every source of this project.
 
-    The files are streamed: own pairs once to assign splits, and all once for each split. After a build, `tallies` holds
-    the counts of each split of the files (a carved corpus has only `train`).
+    Each file is streamed once. After a build, `tallies` has the counts of each split of the files, and `hashes` the
+    pairs of own corpora.
     """
 
     VERSION = datasets.Version(VERSION)
@@ -46,19 +50,15 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager: datasets.DownloadManager) -> list[datasets.SplitGenerator]:
         source = self.config.source
         self.tallies = {split: Tally() for split in source.files}
-        self.assigned = {}
-        if source.on_conflict is not None:
-            self.assigned = {split: assign_splits(source, split, tally) for split, tally in self.tallies.items()}
-        splits = [*source.files, *(split for split, share in source.shares.items() if share)]
-        return [datasets.SplitGenerator(name=split, gen_kwargs={"split": split}) for split in splits]
+        self.hashes = {split: PairHashes() for split in source.files if source.on_conflict is not None}
+        return [datasets.SplitGenerator(name=split, gen_kwargs={"split": split}) for split in source.files]
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict]]:
-        origin = split if split in self.tallies else "train"  # a carved split is read, and counted, with train
-        assigned = self.assigned.get(origin)
-        tally = self.tallies[origin] if split == origin else Tally()
-        for number, (_, _, pair) in enumerate(self.config.source.pairs(origin, tally)):
-            if assigned is None or assigned[number] == SPLITS.index(split):
-                yield number, dict(zip(COLUMNS, pair, strict=True))
+        hashes = self.hashes.get(split)
+        for number, (file, line, pair) in enumerate(self.config.source.pairs(split, self.tallies[split])):
+            if hashes is not None:
+                hashes.add(file, line, pair)
+            yield number, dict(zip(COLUMNS, pair, strict=True))
 
 
 def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
@@ -77,12 +77,43 @@ def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
         raise
     for split, info in builder.info.splits.items():
         if not info.num_examples:
-            names = ", ".join(str(file.path) for file in source.files[split])
-            bad = [f"; line {row['line']}: {row['reason']}" for row in builder.tallies[split].bad_rows[:1]]
-            raise InputError(f"The {split} split has no usable row (read: {names}{''.join(bad)}). Name another file.")
+            raise no_rows(source, split, builder.tallies[split])
         (file,) = (scratch / "parquet").glob(f"pairs-{split}*.parquet")
-        file.rename(folder / f"{split}.parquet")
+        if split in builder.hashes:
+            places = assign_splits(source, split, builder.hashes[split], builder.tallies[split])
+            if not (places == SPLITS.index(split)).any():
+                raise no_rows(source, split, builder.tallies[split])
+            distribute(file, places, folder)
+        else:
+            file.rename(folder / f"{split}.parquet")
     for split, tally in builder.tallies.items():
         for described, raw in zip(tally.files, source.files[split], strict=True):
             described["sha256"] = sha256_of_file(raw.path) if raw.path.is_file() else None
     return builder.tallies
+
+
+def distribute(file: Path, places: np.ndarray, folder: Path) -> None:
+    """Writes each row of a Parquet file to the file of its split, a place in `SPLITS`; others are left out."""
+    (split, *others), start = np.unique(places), 0
+    if not others:
+        file.rename(folder / f"{SPLITS[split]}.parquet")
+        return
+    with pyarrow.parquet.ParquetFile(file) as rows, ExitStack() as stack:
+        writers = {
+            place: stack.enter_context(
+                pyarrow.parquet.ParquetWriter(folder / f"{SPLITS[place]}.parquet", rows.schema_arrow)
+            )
+            for place in np.unique(places[places >= 0])
+        }
+        for batch in rows.iter_batches():
+            places_of_batch = places[start : start + len(batch)]
+            start += len(batch)
+            for place, writer in writers.items():
+                writer.write_batch(batch.filter(pa.array(places_of_batch == place)))
+
+
+def no_rows(source: Source, split: str, tally: Tally) -> InputError:
+    """The error for a split without a usable row."""
+    names = ", ".join(str(file.path) for file in source.files[split])
+    bad = [f"; line {row['line']}: {row['reason']}" for row in tally.bad_rows[:1]]
+    return InputError(f"The {split} split has no usable row (read: {names}{''.join(bad)}). Name another file.")

@@ -6,19 +6,18 @@ Everything that depends on the corpus is stored only here, and reaches training 
 from dataclasses import dataclass, field
 
 from cosent.cli import nearest
-from cosent.data.manifest import LABEL_KINDS
+from cosent.data.labels import LABEL_KINDS, Labels
 from cosent.errors import InputError
 
 RESEARCH, UNSTATED = "research use only", "nothing stated"  # terms
 OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """One row of the table.
+@dataclass
+class Corpus(Labels):
+    """One row of the table: the meaning of its labels, and
 
     Args:
-        label_kind, label_min, label_max: as in `cosent.data.manifest.Manifest`.
         folders: names of the folder that holds the files, looked for at and directly below `--source`.
         files: by split, file patterns, best first; one may match several files. Those in .data and .txt have lines of
             sentence1 TAB sentence2 TAB label, all others names of columns.
@@ -30,8 +29,6 @@ class Corpus:
         terms: what its publisher allows, as in `cosent.data.manifest.Manifest`; `nothing stated` if that is not said.
     """
 
-    name: str
-    label_kind: str
     label_min: float = 0.0
     label_max: float = 1.0
     folders: tuple[str, ...] = ()

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from cosent.data.manifest import NLI_CLASSES, SPLITS, Manifest
+from cosent.data.labels import LARGEST, NLI_CLASSES
+from cosent.data.manifest import SPLITS, Manifest
 from cosent.errors import InputError
 from cosent.seal import sha256_of_file
 
-from .pairs import LARGEST, Tally
+from .pairs import Tally
 
 MOST_HISTOGRAM_KEYS = 20  # if there are more distinct labels, they are counted in ten bins
 
@@ -65,7 +66,7 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
         warnings += caveats(split, splits[split], tally.words)
         if source.on_conflict is None or split == "train" or "train" not in rows:
             continue
-        if shared := int(in_pairs_of(rows["train"], some).any(axis=1).sum()):
+        if shared := int(in_pairs_of(keyed(rows["train"]), keyed(some)).any(axis=1).sum()):
             warnings.append(
                 f"{shared:,} of {len(some):,} {split} rows share a sentence with train, which flatters their figures: "
                 f"pass --split_by sentence {'' if any(source.shares.values()) else 'to one file '}to keep such pairs "
@@ -92,6 +93,13 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
             remedy = "Train with --loss infonce, whose negatives are the other sentences of the batch."
         warnings.append(f"every train label is {label}: a loss that compares labels will learn nothing. {remedy}")
     return manifest
+
+
+def keyed(rows):
+    """Rows with the `text_key` of each sentence in its place."""
+    from cosent.data.corpus import text_key
+
+    return rows.assign(**{name: rows[name].map(text_key) for name in ("sentence1", "sentence2")})
 
 
 def in_pairs_of(seen, rows):

@@ -2,30 +2,20 @@
 
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from cosent.cli import refuse_changed
-from cosent.data.files import (
-    PAIR,
-    SCORE_NAMES,
-    find_columns,
-    first_row,
-    known_format,
-    label_values,
-    normalized_text,
-    stem_of,
-)
-from cosent.data.formats import FORMATS, KEYED, RowError, format_of, is_blank
-from cosent.data.manifest import SPLITS, Manifest
+from cosent.data.files import PAIR, find_columns, first_row
+from cosent.data.formats import FORMATS, KEYED, RowError, ending_of, format_of, known_format
+from cosent.data.labels import LARGEST, label_values
+from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
 
 from .corpora import Corpus, unknown_name
-from .pairs import LARGEST, SIDES, LabelRange, Pair, PairRows, QueryRows, RawFile, Tally, prompt_of, query_columns
+from .pairs import SIDES, PairRows, QueryRows, RawFile, prompt_of, query_columns
 from .sources import COLUMN_NAMES, Source
 
+SCORE_NAMES = ("score", "reranker_score", "similarity", "分数")  # of a model, never the label next to them
 SPLIT_WORDS = {
     "train": ("train", "training"),
     "validation": ("dev", "valid", "validation"),
@@ -36,11 +26,6 @@ RANGES = {"binary": (0.0, 1.0), "nli": (0.0, 2.0), "scores": (-LARGEST, LARGEST)
 
 def from_own_pairs(name: str, path: Path, arguments) -> Source:
     """Source of the user's own pairs, a file or a folder, with the flags of `prepare`."""
-    prepared = None if arguments.corrected is None else Manifest.load(path)
-    if prepared is not None:
-        bounds = {"label_min": prepared.label_min, "label_max": prepared.label_max}
-        graded = prepared.label_kind == "graded"
-        arguments = replace(arguments, label_kind=prepared.label_kind, **bounds if graded else {})
     try:
         paths, decisions = split_files(path, arguments.leave_out or [])
     except InputError as error:
@@ -49,7 +34,12 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
         raise
     files: dict[str, list[RawFile]] = {}
     for split, some in paths.items():
-        files[split] = [find_rows(file, arguments) for file in some]
+        try:
+            files[split] = [find_rows(file, arguments) for file in some]
+        except InputError as error:
+            if len(paths) == 1:
+                raise
+            raise InputError(f"{error} To ignore this split, pass --leave_out {split}.") from error
         decisions += [f"{file.path.name}: {split}, {file.words}" for file in files[split]]
     all_files = [file for some in files.values() for file in some]
     queries = [file for file in all_files if isinstance(file.rows, QueryRows)]
@@ -64,10 +54,7 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
         )
     low, high = label_range(kind, arguments)
     source = Source(
-        Corpus(
-            *(name, "graded" if kind == "scores" else kind, low, high),
-            terms="" if prepared is None else prepared.terms,
-        ),
+        Corpus(name, "graded" if kind == "scores" else kind, low, high),
         files,
         f"own pairs of {path.resolve().name}",
         decisions=decisions,
@@ -98,51 +85,7 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
         together = {"pair": "equal pairs", "query": "all pairs of a query", "sentence": "pairs with common sentences"}
         validation, test = source.shares["validation"], source.shares["test"]
         source.words += f"; shares {validation:g} for validation, {test:g} for test, {together[source.unit]} together"
-    if prepared is not None:
-        source.prompt = prepared.prompt
-        source.corpus = replace(source.corpus, max_length=tuple(prepared.max_length.values()))
-        source.corrected = corrected_pairs(source, arguments)
     return source
-
-
-def corrected_pairs(source: Source, arguments) -> dict[tuple[str, str], Pair]:
-    """The pairs of `--corrected` by their key; none brings a sentence of a held-out split into train."""
-    path = Path(arguments.corrected)
-    file = find_rows(path, arguments)
-    if not isinstance(file.rows, PairRows) or "train" not in source.files:
-        raise InputError(f"--corrected {path} needs rows of a pair and its label, and a train split. Name others.")
-    column, records = file.rows.columns[2], list(file.records())
-    labelled = [record for record in records if not (isinstance(record[2], dict) and unlabelled(record[2][column]))]
-    corpus, corrected = source.corpus, {}
-    labels = LabelRange(corpus.label_kind, corpus.label_min, corpus.label_max, source.label_values)
-    given = {source.key(pair): np.float32(pair[2]) for _, _, pair in source.pairs("train", Tally())}
-    held_out = {
-        normalized_text(text) or text
-        for split in source.files.keys() - {"train"}
-        for _, _, pair in source.pairs(split, Tally())
-        for text in pair[:2]
-    }
-    for line, pair in replace(file, records=lambda: iter(labelled)).pairs(labels, Tally(), "error"):
-        key = source.key(pair)
-        if corrected.setdefault(key, pair)[2] != pair[2]:
-            raise InputError(f"--corrected, {file.place(line)}: the pair has another label above. Remove one.")
-        if key not in given and held_out & {normalized_text(text) or text for text in key}:
-            raise InputError(
-                f"--corrected, {file.place(line)}: the pair is not of train, and one of its sentences is of a held-out "
-                "split, which would be trained on. Remove the row."
-            )
-    replaced = sum(key in given and given[key] != np.float32(pair[2]) for key, pair in corrected.items())
-    source.decisions.append(
-        f"{path.name}: {replaced:,} labels of train replaced, {len(corrected.keys() - given.keys()):,} pairs added, "
-        f"{len(records) - len(labelled):,} rows without a label left out"
-    )
-    source.words += f", corrected by {path.name}"
-    return corrected
-
-
-def unlabelled(label: object) -> bool:
-    """Whether a cell is empty."""
-    return label is None or is_blank(str(label))
 
 
 def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]], list[str]]:
@@ -168,7 +111,8 @@ def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]
         decisions += [f"{path.name}: not read, --leave_out {split}" for path in paths.pop(split)]
     files = [path for some in paths.values() for path in some]
     formats = {format_of(path) for path in files}
-    if len(formats) != 1 or formats == {None} or len(set(map(stem_of, files))) < len(files):
+    stems = {path.name[: -len(ending_of(path)) or None] for path in files}
+    if len(formats) != 1 or formats == {None} or len(stems) < len(files):
         raise InputError(
             f"Expected in {source} files of one format ({', '.join(FORMATS)}; text also in .gz), each once, with "
             "train, dev (or valid) or test as a word of their names, got "
@@ -180,28 +124,22 @@ def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]
 def find_rows(path: Path, arguments) -> RawFile:
     """The rows of a file, by the flags of `prepare` and the columns or keys of its first row."""
     first = first_row(path, known_format(path, "--source"), arguments.options)
-    wanted = None
+    columns = None
     if arguments.text_columns or arguments.label_column:
-        of_labels = arguments.label_column or [None]
-        label = next((one for one in of_labels if one in first.names), of_labels[0])
-        wanted = [*(arguments.text_columns or (None, None)), label]
-    elif arguments.header is not False and (columns := query_columns(first.names)) is not None:
-        table = find_columns(first, columns, PAIR, "")
-        return RawFile(path, table.records, QueryRows(columns[0]), table.format, "a query with its texts per row")
-    known = (*PAIR, SCORE_NAMES) if arguments.label_kind == "scores" else COLUMN_NAMES
-    flags = "--text_columns and --label_column"
-    try:
-        table = find_columns(first, wanted, known, flags, arguments.header)
-    except InputError as error:
-        more = "Or pass --header or --no_header, or leave a split without labels out with --leave_out."
-        raise InputError(f"{error} {more}") from error
-    words = f"line 1 is a header (--no_header if not), columns {', '.join(table.sentences)}"
-    if not table.header:
-        words = words.partition(", ")[2]
-        if table.format not in KEYED:
-            words = "no header, columns " + ", ".join(f"{table.names.index(one)} as {one}" for one in table.sentences)
-    if table.options.quoted:
-        words = f"quoted as CSV is, {words}"
+        label_names = arguments.label_column or [None]
+        label = next((name for name in label_names if name in first.names), label_names[0])
+        columns = [*(arguments.text_columns or (None, None)), label]
+    elif arguments.header is not False and (query_and_text := query_columns(first.names)) is not None:
+        table = find_columns(first, query_and_text, PAIR, "")
+        rows = QueryRows(query_and_text[0])
+        return RawFile(path, table.records, rows, table.format, "a query with its texts per row")
+    usual_names = (*PAIR, SCORE_NAMES) if arguments.label_kind == "scores" else COLUMN_NAMES
+    table = find_columns(first, columns, usual_names, "--text_columns and --label_column")
+    words = f"columns {', '.join(table.sentences)}"
+    if table.header:
+        words = f"line 1 is a header (--no_header if not), {words}"
+    elif table.format not in KEYED:
+        words = "no header, columns " + ", ".join(f"{table.names.index(name)} as {name}" for name in table.sentences)
     return RawFile(path, table.records, PairRows(table.sentences), table.format, words)
 
 
@@ -229,10 +167,10 @@ def label_range(kind: str, arguments) -> tuple[float, float]:
         refuse_changed(arguments, ("label_min", "label_max"), "--label_kind graded")
         return RANGES[kind]
     low = 0.0 if low is None else low
-    if high is None or not low < high:
+    if high is None or not -LARGEST <= low < high <= LARGEST:
         raise InputError(
-            f"--label_kind graded needs a --label_max above --label_min, which is {low:g}, got {high}; --label_kind "
-            "scores needs neither."
+            f"--label_kind graded needs a --label_max above --label_min, which is {low:g}, both in the range of "
+            f"float32, got {high}; --label_kind scores needs neither."
         )
     return low, high
 

@@ -3,74 +3,33 @@
     怎么还款,如何还款,1                                                                      a pair
     {"query": "怎么还款", "pos": ["如何还款"], "neg": ["怎么借款"], "pos_scores": [0.98], "neg_scores": [0.31]}
     {"anchor": "怎么还款", "positive": "如何还款", "negative": "怎么借款"}                    a query with texts
-    {"query": "怎么还款", "response": "如何还款", "rejected_response": ["怎么借款"]}          the same, of ms-swift
 
 Nothing is padded, cut, guessed or left out without being counted.
 """
 
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosent.data.files import LABEL_NAMES, TableRecord, check_text, value_of
-from cosent.data.formats import RowError, as_text, is_blank, place
-from cosent.data.manifest import COLUMNS, NLI_CLASSES
+from cosent.data.files import LABEL_NAMES, TableRecord, check_text
+from cosent.data.formats import KEYED, RowError, as_text, is_blank, place
+from cosent.data.labels import LabelReader
+from cosent.data.manifest import COLUMNS
 from cosent.errors import InputError
 
 NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
-LARGEST = 3.4028234e38  # of float32
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
 
-QUERY_NAMES = ("query", "anchor", "messages")
+QUERY_NAMES = ("query", "anchor")
 PROMPT = "prompt"
 SIDES = {  # by the key of its scores: the columns of its texts, and their label without scores
-    "pos_scores": (re.compile(r"(pos|positive)(_\d+)?|response|positive_messages"), 1.0),
-    "neg_scores": (re.compile(r"(neg|negative)(_\d+)?|rejected_response|negative_messages"), 0.0),
+    "pos_scores": (re.compile(r"(pos|positive)(_\d+)?|response"), 1.0),
+    "neg_scores": (re.compile(r"(neg|negative)(_\d+)?|rejected_response"), 0.0),
 }
 
 Pair = tuple[str, str, float]
-
-
-@dataclass(frozen=True)
-class LabelRange:
-    """Labels that a corpus may hold.
-
-    Args:
-        kind: one of `cosent.data.manifest.LABEL_KINDS`.
-        low, high: both included; -`LARGEST` and `LARGEST` if the rows decide.
-        values: those of `--label_values`: what each label stands for, and no other may be there.
-        words: counts the labels that stand for another value, with that value.
-    """
-
-    kind: str
-    low: float
-    high: float
-    values: Mapping[str, str] | None = None
-    words: Counter = field(default_factory=Counter)
-
-    def check(self, label: object, name: str = "a label") -> float:
-        """The number that training uses for a label; NLI classes become their rank."""
-        value = value_of(label, self.values) if self.kind == "binary" or self.values else label
-        if self.values and value is None:
-            raise RowError(f"one of {', '.join(self.values)} (--label_values)", f"{label!r}")
-        if value is not label:
-            self.words[str(label).strip(), value] += 1
-        if self.kind == "nli":
-            if value in NLI_CLASSES:
-                return float(NLI_CLASSES.index(value))
-            # 0 is entailment in some corpora and contradiction in others
-            raise RowError(f"an NLI label, one of {', '.join(NLI_CLASSES)} (numbers are ambiguous)", f"{label!r}")
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            number = math.nan
-        if not self.low <= number <= self.high or (self.kind == "binary" and number % 1):
-            numbers = "a finite number" if self.high == LARGEST else f"a number from {self.low:g} to {self.high:g}"
-            raise RowError(f"{name} that is {'0 or 1' if self.kind == 'binary' else numbers}", f"{label!r}")
-        return number
 
 
 @dataclass(frozen=True)
@@ -79,18 +38,18 @@ class PairRows:
 
     columns: Sequence[str] = COLUMNS
 
-    def pairs(self, row: dict, labels: LabelRange, left_out: Counter) -> list[Pair]:
+    def read(self, row: dict, labels: LabelReader, left_out: Counter) -> list[Pair]:
         """The pair of a row; none, which is counted, if its annotators agreed on no label."""
         missing = [column for column in self.columns if column not in row]
         if missing:
             raise RowError(f"the keys {', '.join(self.columns)}", f"a row without {', '.join(missing)}")
         sentence1, sentence2, label = (row[column] for column in self.columns)
         label = label.strip() if isinstance(label, str) else label
-        if labels.kind == "nli" and label == NO_GOLD_LABEL:
+        if labels.labels.label_kind == "nli" and label == NO_GOLD_LABEL:
             left_out["no gold label (-)"] += 1
             return []
         sentence1, sentence2 = check_text(sentence1, "sentence1").strip(), check_text(sentence2, "sentence2").strip()
-        return [(sentence1, sentence2, labels.check(label))]
+        return [(sentence1, sentence2, labels.read(label))]
 
 
 @dataclass
@@ -107,7 +66,7 @@ class QueryRows:
     scored: bool = False
     add_prompt: bool = False
 
-    def pairs(self, row: dict, labels: LabelRange, left_out: Counter) -> list[Pair]:
+    def read(self, row: dict, labels: LabelReader, left_out: Counter) -> list[Pair]:
         """The query with each positive, then with each negative; negatives without text are counted."""
         if self.query not in row:
             raise RowError(f"the key {self.query}", f"a row with the keys {', '.join(row)}")
@@ -125,7 +84,7 @@ class QueryRows:
                 if label == 0 and isinstance(text, str) and is_blank(text):
                     empty += 1
                     continue
-                label_of_text = labels.check(score, f"a score in {side}[{i}]") if self.scored else score
+                label_of_text = labels.read(score, f"a score in {side}[{i}]") if self.scored else score
                 pairs.append((query, check_text(text, where).strip(), label_of_text))
         if not pairs:
             raise RowError("a text in pos or neg", f"none in {', '.join(row)}")
@@ -166,9 +125,15 @@ def prompt_of(row: dict) -> str:
 
 @dataclass
 class Tally:
-    """Counts of a split: rows per file, rows left out by reason, the bad rows, repeated and contradictory pairs.
+    """What was read of one split, and why rows were left out.
 
-    `words` counts the labels that are words, each with its value.
+    Args:
+        files: name and rows of each file.
+        left_out: rows by reason.
+        bad_rows: file, line, text and reason of each.
+        words: labels that are words, each with its value.
+        repeated: rows that repeat an earlier pair and its label.
+        contradictory: pairs with two different labels.
     """
 
     files: list[dict] = field(default_factory=list)
@@ -187,12 +152,12 @@ class RawFile:
     records: Callable[[], Iterator[TableRecord]]
     rows: PairRows | QueryRows = PairRows()
     format: str = "tsv"
-    words: str = ""  # what was found out about it
+    words: str = ""  # how it is read, for the terminal
 
     def place(self, number: int) -> str:
         return place(self.path, self.format, number)
 
-    def pairs(self, labels: LabelRange, tally: Tally, on_bad_rows: str) -> Iterator[tuple[int, Pair]]:
+    def pairs(self, labels: LabelReader, tally: Tally, on_bad_rows: str) -> Iterator[tuple[int, Pair]]:
         """Checked pairs and the lines they come from, in order; what is left out is counted in `tally`.
 
         Args:
@@ -207,21 +172,30 @@ class RawFile:
             try:
                 if isinstance(row, RowError):
                     raise row
-                pairs = self.rows.pairs(row, labels, tally.left_out)
+                pairs = self.rows.read(row, labels, tally.left_out)
             except RowError as error:
-                text = (text or as_text(row)).encode("utf-8", errors="backslashreplace").decode("utf-8")
-                text = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
-                if on_bad_rows == "skip":
-                    tally.left_out["bad row"] += 1
-                    tally.bad_rows.append({"file": str(self.path), "line": number, "text": text, "reason": str(error)})
-                    continue
-                advice = "Correct the line, or leave such rows out, counted and listed, with --on_bad_rows skip."
-                if not counts["rows"] and isinstance(self.rows, PairRows):
-                    advice = (
-                        "Correct the line, or pass --header if it is one. If all are like it, name the columns by "
-                        "--text_columns and --label_column, or say what labels stand for: --label_values 否=0 是=1."
-                    )
-                raise InputError(f"{self.place(number)}: {error}.\n  {text!r}\n{advice}") from error
+                text = text or as_text(row)
+                if on_bad_rows == "error":
+                    raise self.error(error, number, text, any_good=counts["rows"] > 0) from error
+                tally.left_out["bad row"] += 1
+                text = shortened(text.encode("utf-8", errors="backslashreplace").decode("utf-8"))
+                tally.bad_rows.append({"file": str(self.path), "line": number, "text": text, "reason": str(error)})
+                continue
             counts["rows"] += bool(pairs)
             for pair in pairs:
                 yield number, pair
+
+    def error(self, error: RowError, number: int, text: str, any_good: bool) -> InputError:
+        """The error for a bad row: its place, text and remedy; `any_good` for a file that also has good rows."""
+        remedy = error.remedy
+        if number == 1 and isinstance(self.rows, PairRows) and self.format not in KEYED:
+            remedy += " If line 1 is a header, pass --header, or name columns: --text_columns A B --label_column C."
+        elif any_good or isinstance(self.rows, QueryRows):
+            remedy += " Or leave such rows out, counted and listed, with --on_bad_rows skip."
+        readable = re.search("[\ud800-\udfff]", text) is None  # no bytes of another encoding
+        shown = f"\n  {shortened(text)!r}" if readable else ""
+        return InputError(f"{self.place(number)}: {error}.{shown}\n{remedy}")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

@@ -5,12 +5,10 @@
     cosent prepare demo
     cosent prepare my_pairs --source pairs.csv --label_kind binary --validation_share 0.1
     cosent prepare my_queries --source bge.jsonl --validation_share 0.1
-    cosent prepare my_pairs_checked --source data/my_pairs --corrected suspects.xlsx
 
 Training reads only what this job writes, never a raw file. A corpus that is not in the table needs --label_kind, unless
 its rows are queries with positives and negatives: {"query", "pos": [..], "neg": [..]} (FlagEmbedding; with pos_scores
-and neg_scores, these become the labels), columns anchor, positive, negative, or those of ms-swift: query, response and
-rejected_response, or messages, positive_messages and negative_messages.
+and neg_scores, these become the labels), or columns anchor, positive, negative, or query, response, rejected_response.
 """
 
 import re
@@ -21,7 +19,7 @@ from pathlib import Path
 
 from cosent.atomic import complete_folder, locked
 from cosent.cli import REQUIRED, option
-from cosent.data.files import TableArguments
+from cosent.data.files import LabelArguments, TableArguments
 from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
 from cosent.errors import InputError
 
@@ -40,14 +38,13 @@ class PrepareArguments:
     on_bad_rows: str = option("error", "Stop at a bad row, or skip, count and list it.", ("error", "skip"))
 
 
-@dataclass
-class OwnPairsArguments(TableArguments):
+@dataclass(kw_only=True)
+class OwnPairsArguments(TableArguments, LabelArguments):
     """Your own pairs."""
 
     label_kind: str | None = option(None, "Kind of labels; scores: any numbers, e.g. of a reranker.", OWN_LABEL_KINDS)
     label_min: float | None = option(None, "Lowest possible graded label; default: 0.")
     label_max: float | None = option(None, "Highest possible graded label.")
-    header: bool | None = option(None, "Whether line 1 holds column names (--no_header: a pair); default: detected.")
     label_column: list[str] | None = option(
         None,
         "Name or position of the column of labels; of several, the first that a file has; default: label, score, ...",
@@ -56,11 +53,6 @@ class OwnPairsArguments(TableArguments):
     leave_out: list[str] | None = option(None, "Splits of the folder to ignore.", SPLITS)
     on_conflict: str = option(
         "error", "Stop at pairs with two different labels, drop or keep them.", ("error", "drop", "keep")
-    )
-    corrected: str | None = option(
-        None,
-        "File of checked pairs, as `cosent mine --suspects` writes it: their labels replace those of the train split "
-        "of --source, a prepared corpus; pairs that it does not have join it, and rows without a label are left out.",
     )
     validation_share: float = option(
         0.0, "Share of the pairs to hold out for validation, where there is only a train split."

@@ -7,15 +7,18 @@ from functools import partial
 from pathlib import Path
 
 from cosent.data.files import LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, Table, TableRecord, open_table
+from cosent.data.formats import FileOptions
+from cosent.data.labels import LabelReader
 from cosent.data.manifest import COLUMNS, SPLITS
 from cosent.errors import InputError
 
 from .corpora import CORPORA, Corpus
-from .pairs import LabelRange, Pair, PairRows, RawFile, Tally
+from .pairs import Pair, PairRows, RawFile, Tally
 
 COLUMN_NAMES = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
 HUB_SPLITS = {"train": "train", "validation": "validation", "dev": "validation", "valid": "validation", "test": "test"}
 HUB_COLUMNS = ("sentence1", "sentence2", "score")
+PUBLISHED = FileOptions(any_quotes=True)  # rows stay as their publishers wrote them
 DEMO = Path(__file__).with_name("demo.tsv.gz")  # lines of split, sentence1, sentence2, grade
 
 
@@ -32,9 +35,8 @@ class Source:
         on_conflict: `error`, `drop` or `keep` for contradictory pairs; None for published corpora, which stay as they
             are.
         prompt: prompt of every first sentence, which is not part of it.
-        label_values: what labels stand for, as in `LabelRange`.
+        label_values: what labels stand for, as in `LabelReader`.
         on_bad_rows: `error` or `skip`.
-        corrected: by `key` of a pair, those of the train split whose label is known better, and new ones.
     """
 
     corpus: Corpus
@@ -46,27 +48,15 @@ class Source:
     unit: str = "pair"
     on_conflict: str | None = None
     prompt: str = ""
-    label_values: dict[str, str] | None = None
+    label_values: dict[str, str] = field(default_factory=dict)
     on_bad_rows: str = "error"
-    corrected: dict[tuple[str, str], Pair] = field(default_factory=dict)
-
-    def key(self, pair: Pair) -> tuple[str, str]:
-        """The sentences of a pair, in an order that counts only for NLI."""
-        first, second, _ = pair
-        return (first, second) if self.corpus.label_kind == "nli" or first <= second else (second, first)
 
     def pairs(self, split: str, tally: Tally) -> Iterator[tuple[int, int, Pair]]:
         """Number of the file, line and pair of every usable row of a split, counted in `tally`."""
-        kind, low, high = self.corpus.label_kind, self.corpus.label_min, self.corpus.label_max
-        labels = LabelRange(kind, low, high, self.label_values, tally.words)
-        new = dict(self.corrected) if split == "train" else {}
+        labels = LabelReader(self.corpus, self.label_values, tally.words)
         for number, file in enumerate(self.files[split]):
             for line, pair in file.pairs(labels, tally, self.on_bad_rows):
-                if split == "train" and (better := self.corrected.get(self.key(pair))) is not None:
-                    new.pop(self.key(pair), None)
-                    pair = (*pair[:2], better[2])
                 yield number, line, pair
-        yield from ((len(self.files[split]) - 1, 0, pair) for pair in new.values())
 
 
 def from_folder(corpus: Corpus, folder: Path) -> Source:
@@ -109,8 +99,8 @@ def _find(corpus: Corpus, split: str, source: Path, alone: bool) -> list[RawFile
 
 def _published(path: Path) -> RawFile:
     if path.suffix in (".data", ".txt"):
-        return RawFile(path, Table(path, "tsv", COLUMNS).records)
-    table = open_table(path, None, COLUMN_NAMES, "", "--source")
+        return RawFile(path, Table(path, "tsv", COLUMNS, options=PUBLISHED).records)
+    table = open_table(path, None, COLUMN_NAMES, "", "--source", PUBLISHED)
     return RawFile(path, table.records, PairRows(table.sentences), table.format)
 
 
@@ -153,5 +143,5 @@ def from_demo(corpus: Corpus) -> Source:
 
 
 def _demo_records(split: str) -> Iterator[TableRecord]:
-    records = Table(DEMO, "tsv", ("split", *COLUMNS)).records()
+    records = Table(DEMO, "tsv", ("split", *COLUMNS), options=PUBLISHED).records()
     return (record for record in records if record[2]["split"] == split)

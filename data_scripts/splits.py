@@ -1,7 +1,7 @@
-"""First pass over the user's own pairs: contradictory and repeated pairs, and the split of each.
+"""Contradictory and repeated pairs of the user's own corpus, and the split of each pair.
 
-Sentences are known by hashes of 8 bytes, so that memory does not grow with the length of the texts: among ten million,
-two share one with a probability of 3 in a million.
+Sentences are compared by hashes of 8 bytes, so that memory does not grow with the length of the texts: among ten
+million, two share one with a probability of 3 in a million.
 """
 
 import hashlib
@@ -11,28 +11,44 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from cosent.data.corpus import text_key
 from cosent.data.manifest import NLI_CLASSES, SPLITS
 from cosent.errors import InputError
 
-from .pairs import Tally
+from .pairs import Pair, Tally
 
 SHOWN_CONFLICTS, SHOWN_ROWS = 3, 6
 LEFT_OUT = -1
+TOO_SMALL = 2 / 3  # of its share: a split that is warned of
 
 
 def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def assign_splits(source, split: str, tally: Tally) -> np.ndarray:
-    """The place in `SPLITS` of each pair of a split in its order, or `LEFT_OUT`; its counts go to `tally`."""
-    columns = {"first": array("Q"), "second": array("Q"), "label": array("f"), "file": array("H"), "line": array("Q")}
-    for file, line, (sentence1, sentence2, label) in source.pairs(split, Tally()):
-        values = hash_of(sentence1), hash_of(sentence2), label, file, line
-        for column, value in zip(columns.values(), values, strict=True):
+class PairHashes:
+    """Hashes of the pairs of a split: the texts, their `text_key`, the label, and the file and line of each."""
+
+    def __init__(self) -> None:
+        names = ("first", "second", "first_key", "second_key", "label", "file", "line")
+        self.columns = {name: array(type) for name, type in zip(names, "QQQQfHQ", strict=True)}
+
+    def add(self, file: int, line: int, pair: Pair) -> None:
+        texts = [hash_of(text) for text in pair[:2]]
+        keys = [hash_of(text_key(text)) for text in pair[:2]]
+        for column, value in zip(self.columns.values(), (*texts, *keys, pair[2], file, line), strict=True):
             column.append(value)
-    rows = pd.DataFrame({name: np.asarray(column) for name, column in columns.items()})
-    rows["low"], rows["high"] = np.minimum(rows["first"], rows["second"]), np.maximum(rows["first"], rows["second"])
+
+    def table(self) -> pd.DataFrame:
+        """A row per pair; `low` and `high` are the hashes of its texts in order."""
+        rows = pd.DataFrame({name: np.asarray(column) for name, column in self.columns.items()})
+        rows["low"], rows["high"] = np.minimum(rows["first"], rows["second"]), np.maximum(rows["first"], rows["second"])
+        return rows
+
+
+def assign_splits(source, split: str, hashes: PairHashes, tally: Tally) -> np.ndarray:
+    """The place in `SPLITS` of each pair of a split in its order, or `LEFT_OUT`; its counts go to `tally`."""
+    rows = hashes.table()
     pair = ["first", "second"] if source.corpus.label_kind == "nli" else ["low", "high"]
     tally.repeated = int(rows.duplicated([*pair, "label"]).sum())
     conflicting = rows.groupby(pair)["label"].transform("nunique") > 1
@@ -40,15 +56,15 @@ def assign_splits(source, split: str, tally: Tally) -> np.ndarray:
     splits = np.full(len(rows), SPLITS.index(split), dtype=np.int8)
     if tally.contradictory and source.on_conflict == "error":
         names = NLI_CLASSES if source.corpus.label_kind == "nli" else ()
-        raise contradiction_error(
-            split, source.files[split], tally.contradictory, rows[conflicting].groupby(pair, sort=False), names
-        )
-    kept = ~conflicting if source.on_conflict == "drop" else np.full(len(rows), True)
-    if not kept.all():
-        tally.left_out["contradictory pair"] = int((~kept).sum())
-    if kept.any() and any(source.shares.values()):
-        splits[kept] = carve(rows[kept], source.shares, source.unit)
-    splits[~kept] = LEFT_OUT
+        conflicts = rows[conflicting].groupby(pair, sort=False)
+        raise contradiction_error(split, source.files[split], tally.contradictory, conflicts, names)
+    usable = ~conflicting if source.on_conflict == "drop" else np.full(len(rows), True)
+    if not usable.all():
+        tally.left_out["contradictory pair"] = int((~usable).sum())
+    if usable.any() and any(source.shares.values()):
+        splits[usable], warnings = carve(rows[usable], source.shares, source.unit)
+        source.warnings += warnings
+    splits[~usable] = LEFT_OUT
     return splits
 
 
@@ -67,28 +83,30 @@ def contradiction_error(split: str, files: list, count: int, conflicts, names: S
     )
 
 
-def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> np.ndarray:
-    """The place in `SPLITS` of each row; it depends on their texts, not on their order.
+def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> tuple[np.ndarray, list[str]]:
+    """The place in `SPLITS` of each row, which depends on their texts and not on their order; and warnings.
 
     In an order that hashes draw, and in which each stretch has its share of every label, groups go to validation while
     they fit into its share of the different pairs, then to test; the others, and one that is larger than a share, are
     for training. The label of a group is its highest.
 
     Args:
-        rows: with `label`, the hashes `first` and `second`, and these in order as `low` and `high`.
+        rows: a part of `PairHashes.table`.
         unit: what makes a group: equal pairs (`pair`), those of a `query`, or all that share sentences, also through
-            other pairs (`sentence`).
+            other pairs (`sentence`); sentences with one `text_key` count as equal.
     """
     from cosent.data.groups import components
 
     pair = rows.groupby(["low", "high"], sort=False).ngroup()
-    group = pair.to_numpy()
+    keys, sentences = np.unique(rows[["first_key", "second_key"]], return_inverse=True)
+    first, second = sentences.reshape(-1, 2).T
     if unit == "query":
-        group = pd.factorize(rows["first"])[0]
+        group = first
     elif unit == "sentence":
-        sentences, ends = np.unique(rows[["low", "high"]], return_inverse=True)
-        low, high = ends.reshape(-1, 2).T
-        group = components(low, high, len(sentences))[low]
+        group = components(first, second, len(keys))[first]
+    else:
+        group = np.minimum(first, second) * len(keys) + np.maximum(first, second)
+    group = np.unique(group, return_inverse=True)[1]
     drawn = pd.DataFrame({"pair": pair, "key": pd.util.hash_pandas_object(rows[["low", "high"]], index=False)})
     groups = (
         drawn.assign(label=rows["label"])
@@ -107,6 +125,7 @@ def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> np.ndarray
         if split is not None:
             room[split] -= size
             split_of[number] = SPLITS.index(split)
+    warnings = []
     for split, share in shares.items():
         if share and not {0, SPLITS.index(split)} <= set(split_of):
             largest = groups["size"].max() if different else 0
@@ -117,4 +136,10 @@ def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> np.ndarray
                 f"--{split}_share {share:g} of {different:,} different pairs cannot be taken: {reason}. Give more "
                 "pairs or another share."
             )
-    return split_of[group]
+        size = int(groups["size"][split_of[groups.index] == SPLITS.index(split)].sum())
+        if size < TOO_SMALL * share * different:
+            warnings.append(
+                f"{split} has {size:,} of {different:,} different pairs, {size / different:.1%} where --{split}_share "
+                f"asks for {share:.1%}: larger groups, which stay together, are in train."
+            )
+    return split_of[group], warnings

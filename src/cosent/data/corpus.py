@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without
 
 FEWEST_PAIRS, MOST_PAIRS, OVERLAP_RESAMPLES = 20, 2000, 500  # for an interval of character overlap
+IGNORED = re.compile("[\u200b-\u200d\u2060\ufeff]|\\W+$")  # zero-width characters, punctuation at the end
 UNKNOWN_TOKENS = ("[UNK]", "<unk>")
 MOST_VALUES = 20  # different labels that a command line can exchange
 
@@ -129,25 +132,31 @@ def measured_splits(
     return kept
 
 
+def text_key(text: str) -> str:
+    """The same for texts that differ only in case, width, zero-width characters or punctuation at their end."""
+    return IGNORED.sub("", unicodedata.normalize("NFKC", text).lower()) or text
+
+
 def leaks(training: list[Corpus], measured: list[Corpus]) -> dict[str, int]:
     """Number of held-out pairs that occur in the training split of any corpus, in either order, if there are any.
 
-    The keys are corpus and split, as in `lcqmc test`. Sentences count as they are, as in `data_scripts.audit`.
+    The keys are corpus and split, as in `lcqmc test`. Sentences count by their `text_key`, as in `data_scripts.audit`.
     """
     seen = {pair for corpus in training for pair in unordered_pairs(corpus, "train")}
-    found = {}
-    for corpus in measured:
-        for split in corpus.splits:
-            count = 0 if split == "train" else sum(pair in seen for pair in unordered_pairs(corpus, split))
-            if count:
-                found[f"{corpus.manifest.name} {split}"] = count
-    return found
+    counts = {
+        f"{corpus.manifest.name} {split}": sum(pair in seen for pair in unordered_pairs(corpus, split))
+        for corpus in measured
+        for split in corpus.splits
+        if split != "train"
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def unordered_pairs(corpus: Corpus, split: str) -> list[tuple[str, str]]:
+    """The pairs of a split by the `text_key` of their sentences, in order."""
     rows = corpus.split(split)
-    pairs = zip(rows["sentence1"][:], rows["sentence2"][:], strict=True)
-    return [(first, second) if first <= second else (second, first) for first, second in pairs]
+    first, second = (map(text_key, rows[name][:]) for name in ("sentence1", "sentence2"))
+    return [(one, other) if one <= other else (other, one) for one, other in zip(first, second, strict=True)]
 
 
 def unknown_characters(texts: Iterable[str], tokenizer) -> tuple[float, str]:

@@ -1,19 +1,17 @@
-"""Records of a file (txt, tsv, csv, jsonl, JSON arrays, Parquet, xlsx), as a stream with their line numbers."""
+"""Records of a file (txt, tsv, csv, jsonl, Parquet, xlsx), as a stream with their line numbers."""
 
+import codecs
 import csv
 import gzip
 import json
-import logging
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from cosent.errors import InputError, reading
-
-logger = logging.getLogger(__name__)
 
 FORMATS = {
     **{".txt": "txt", ".tsv": "tsv", ".data": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"},
@@ -22,19 +20,25 @@ FORMATS = {
 TEXT_FORMATS = ("txt", "tsv", "csv", "jsonl")  # may be compressed, as .csv.gz
 KEYED = ("jsonl", "parquet")  # formats whose rows name their columns
 ENCODINGS = ("utf-8", "gb18030", "utf-16")  # of text; GB18030 includes GBK and GB2312
-QUOTED_OR_PLAIN = r'(?:"[^"]*(?:""[^"]*)*"|[^"\t]*)'  # a field of TSV that csv wrote
-QUOTED_ROW = re.compile(f"{QUOTED_OR_PLAIN}(?:\t{QUOTED_OR_PLAIN})*")
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    "\ufeff".encode("gb18030"): "gb18030",
+}
+ZIP = b"PK\x03\x04"  # first bytes of an archive, and so of a workbook
+SEPARATORS = ",;\t"  # of CSV, the most common first
 
 PARQUET_ROWS = 1000  # decoded at a time
-ARRAY = re.compile(r"\s*\[\s*(\{|$)")  # first line of a JSON array of objects
-BETWEEN_ITEMS = re.compile(r"[\s,]*")
+JSON_LINES = "Write one object per line, e.g. with jq -c '.[]' (or '.data[]' for rows under the key data)."
 
 
 class RowError(InputError):
-    """Error for a row that cannot be used: `expected {expected}, got {got}`."""
+    """Error for a row that cannot be used: `expected {expected}, got {got}`, and the `remedy` for such faults."""
 
-    def __init__(self, expected: str, got: object):
+    def __init__(self, expected: str, got: object, remedy: str = "Correct or remove it."):
         super().__init__(f"expected {expected}, got {got}")
+        self.remedy = remedy
 
 
 class ErrorCell(str):
@@ -53,11 +57,19 @@ Record = tuple[int, str, list | dict | RowError | None]
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The sheet of a workbook (default: the only one with content), the encoding of text, and whether TSV is quoted."""
+    """How to read a file.
+
+    Args:
+        sheet: sheet of a workbook; default: the only one with content.
+        encoding: encoding of text without a byte order mark.
+        header: whether line 1 holds the names of columns; default: detected by `find_columns`.
+        any_quotes: accept rows of TSV that look quoted by a spreadsheet; their quotes are part of the texts.
+    """
 
     sheet: str | None = None
     encoding: str = "utf-8"
-    quoted: bool | None = None  # None: not looked at, and read as it is
+    header: bool | None = None
+    any_quotes: bool = False
 
 
 AS_USUAL = FileOptions()
@@ -77,6 +89,16 @@ def format_of(path: str | Path) -> str | None:
     return None if ending.endswith(".gz") and format not in TEXT_FORMATS else format
 
 
+def known_format(path: str | Path, flag: str) -> str:
+    """As `format_of`, for the file of a flag."""
+    format = format_of(path)
+    if format is None:
+        raise InputError(
+            f"{flag} {path}: expected a file that ends in {', '.join(FORMATS)}, text also in .gz. Rename or convert it."
+        )
+    return format
+
+
 def place(path: Path | str, format: str, number: int) -> str:
     """A record in words, for errors."""
     return f"{path}, {'row' if format in ('parquet', 'xlsx') else 'line'} {number}"
@@ -93,8 +115,8 @@ def read_records(
     """Splits a file into records.
 
     Args:
-        format: `txt` (a line is the only field), `tsv` (tabs), `csv`, `jsonl` (or one JSON array), `parquet` or `xlsx`;
-            of the last two, line numbers are those of rows.
+        format: `txt` (a line is the only field), `tsv` (tabs), `csv`, `jsonl`, `parquet` or `xlsx`; of the last two,
+            line numbers are those of rows.
         columns: of `parquet`, those to read; default: all.
     """
     if options.sheet is not None and format != "xlsx":
@@ -106,31 +128,38 @@ def read_records(
     if format == "xlsx":
         return _read_xlsx(path, options.sheet)
     lines = read_lines(path, options.encoding)
-    if format == "csv" or (format == "tsv" and options.quoted):
-        records = _read_csv(lines, "," if format == "csv" else "\t")
-    elif format == "jsonl":
-        records = _read_json(path, lines)
+    if format == "csv":
+        records = _read_csv(lines)
     else:
-        split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t")}[format]
-        records = _read_by_line(lines, split)
+        split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t"), "jsonl": _json_row}[format]
+        records = ((number, text, None if is_blank(text) else split(text)) for number, text in lines)
+        if format == "tsv" and not options.any_quotes:
+            records = ((number, text, quoted(number, text, fields) or fields) for number, text, fields in records)
     return ((number, text, undecoded(text, fields, options.encoding) or fields) for number, text, fields in records)
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
     """Lines numbered from 1, ended only by LF or CRLF: U+2028 or a form feed belongs to a sentence.
 
-    Bytes of another encoding come back as lone surrogates, for `undecoded` to report with their line.
+    A byte order mark decides the encoding. Bytes of another one come back as lone surrogates, for `undecoded` to report
+    with their line.
     """
     opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding=encoding, errors="surrogateescape", newline="\n") as file:  # type: ignore[operator]
-        try:
+    try:
+        with opened(path, "rb") as file:
+            start = file.read(4)
+        if start == ZIP:
+            raise InputError(f"{path} is a workbook or a ZIP archive, not text. Rename it to .xlsx, or unpack it.")
+        encoding = "utf-16-le" if encoding == "utf-16" else encoding  # Python's utf-16 needs a byte order mark
+        encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if start.startswith(mark)), encoding)
+        with opened(path, "rt", encoding=encoding, errors="surrogateescape", newline="\n") as file:  # type: ignore[operator]
             for number, line in enumerate(file, start=1):
                 line = line.removeprefix("\ufeff") if number == 1 else line  # a byte order mark
                 yield number, line.removesuffix("\n").removesuffix("\r")
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"{path} is not a complete gzip file: {error}. Compress or copy it again.") from error
-        except UnicodeError as error:
-            raise InputError(f"{path} is not {encoding} ({error}). Name its --encoding, e.g. gb18030.") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path} is not a complete gzip file: {error}. Compress or copy it again.") from error
+    except UnicodeError as error:
+        raise InputError(f"{path} is not {encoding} ({error}). Name its --encoding, e.g. gb18030.") from error
 
 
 def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
@@ -139,111 +168,83 @@ def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
         (as_text(fields) if "\\u" in text else text).encode("utf-8")
         return None
     except UnicodeEncodeError as error:
-        others = " or ".join(other for other in ENCODINGS if other != encoding)
-        got = f"something else from character {error.start + 1} on. Save it as UTF-8, or pass --encoding {others} to "
-        got += "prepare, similarity or evaluate"
-        return RowError(encoding.upper(), got)
+        other = "utf-8" if encoding != "utf-8" else "utf-16" if "\0" in text else "gb18030"
+        return RowError(
+            encoding.upper(),
+            f"something else from character {error.start + 1} on",
+            f"Save the file as UTF-8, or pass --encoding {other}.",
+        )
 
 
-def _read_by_line(lines: Iterator[Line], split) -> Iterator[Record]:
-    return ((number, text, None if is_blank(text) else split(text)) for number, text in lines)
+def quoted(number: int, text: str, fields: list | None) -> RowError | None:
+    """Error for a row of TSV with the quotes of a spreadsheet: both texts of line 1, or a text with doubled quotes."""
+    first_texts = number == 1 and text.startswith('"') and '"\t"' in text
+    if first_texts or ('""' in text and any(map(_has_doubled_quotes, fields or []))):
+        got, remedy = "quotes as a spreadsheet writes them", "Save it as .csv, where quotes are read."
+        return RowError("plain text between tabs", got, remedy)
+    return None
 
 
-def _read_json(path: Path, lines: Iterator[Line]) -> Iterator[Record]:
-    """JSON lines as a stream, or the items of one JSON array, whose text is held in memory."""
-    head = []
-    for number, text in lines:
-        head.append((number, text))
-        if not is_blank(text):
-            break
-    lines = chain(head, lines)
-    if head and ARRAY.match(head[-1][1]):
-        return _read_json_array(path, "\n".join(text for _, text in lines))
-    return _read_by_line(lines, _json_row)
-
-
-def _read_json_array(path: Path, text: str) -> Iterator[Record]:
-    """The items of a JSON array, with the lines on which they begin."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        raise InputError(f"{path}, line {line}: not a JSON array of objects ({error}). Correct it.") from error
-    decoder, number, counted, end = json.JSONDecoder(), 1, 0, text.index("[") + 1
-    while text[start := BETWEEN_ITEMS.match(text, end).end()] != "]":  # type: ignore[union-attr]  # "" matches too
-        number, counted = number + text.count("\n", counted, start), start
-        _, end = decoder.raw_decode(text, start)
-        yield number, text[start:end], _json_row(text[start:end])
+def _has_doubled_quotes(field: str) -> bool:
+    inside = field[1:-1]
+    return field == f'"{inside}"' and '""' in inside and '"' not in inside.replace('""', "")
 
 
 def _json_row(text: str) -> dict | RowError:
+    expected = "one JSON object per line"
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return RowError("one JSON object per line", f"text that cannot be read ({error})")
-    return value if isinstance(value, dict) else RowError("one JSON object per line", f"a {type(value).__name__}")
+        if text.strip() in ("{", "["):
+            return RowError(expected, "one value over several lines", JSON_LINES)
+        return RowError(expected, f"text that cannot be read ({error})")
+    return value if isinstance(value, dict) else RowError(expected, f"a {type(value).__name__}", JSON_LINES)
 
 
-def with_quoting(path: Path, format: str, options: FileOptions) -> FileOptions:
-    """The options, with what was found out about the quotes of TSV, which is read to its end for that.
+def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
+    """Rows of CSV, separated as line 1 is: by commas, or else semicolons or tabs.
 
-    A table program quotes each text with a quote or a line break in it, some also those with a comma. So a file is
-    quoted if all of its quotes are such ones and some text needed them, or if both texts of line 1 have them. Else
-    quotes are part of the texts.
+    A quoted sentence may span several lines, of which the first is named; a stray quote makes each of them bad.
     """
-    if format != "tsv" or options.quoted is not None:
-        return options
-    first, width = None, 0  # line of the first text that needed quotes; fields of the first row
-    for number, text, fields in _read_csv(read_lines(path, options.encoding), "\t"):
-        if fields is None or (width and '"' not in text):
-            continue
-        if (
-            isinstance(fields, RowError)
-            or len(fields) != (width := width or len(fields))
-            or not QUOTED_ROW.fullmatch(text)
-        ):
-            if first is not None:
-                logger.warning("%s: line %d has quotes of csv, line %d others: all are kept.", path, first, number)
-            return replace(options, quoted=False)
-        needed = any(
-            "\t" not in field and (set(field) & set('"\n') or ("," in field and f'"{field}"' in text))
-            for field in fields
-        )
-        if first is None and (needed or (number == 1 and text.startswith('"') and '"\t"' in text)):
-            first = number
-    return replace(options, quoted=first is not None)
-
-
-def _read_csv(lines: Iterator[Line], delimiter: str) -> Iterator[Record]:
-    """A quoted sentence may span several lines, of which the first is named; a stray quote makes each of them bad."""
+    head = list(islice(lines, 1))
+    unquoted = re.sub(r'"[^"]*"', "", head[0][1]) if head else ""
+    separator = next((mark for mark in SEPARATORS if mark in unquoted), ",")
     consumed: list[str] = []
 
     def texts() -> Iterator[str]:
-        for _, text in lines:
+        for _, text in chain(head, lines):
             consumed.append(text)
             yield text + "\n"
 
-    reader = csv.reader(texts(), strict=True, delimiter=delimiter)
+    reader = csv.reader(texts(), strict=True, delimiter=separator)
     while True:
         start = reader.line_num + 1
         consumed.clear()
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            problem = RowError("comma-separated values, with quotes doubled inside quotes", error)
+            problem = _csv_fault(str(error))
         else:
             if fields is None:
                 return
-            if not _joins_rows(consumed, len(fields), delimiter):
+            if not _joins_rows(consumed, len(fields), separator):
                 yield start, "\n".join(consumed), fields or None
                 continue
             problem = RowError("a quote closed where its sentence ends", f"one closed {len(consumed) - 1} rows later")
         yield from ((number, line, problem) for number, line in enumerate(consumed, start))
 
 
-def _joins_rows(lines: list[str], width: int, delimiter: str) -> bool:
+def _csv_fault(error: str) -> RowError:
+    if "field limit" in error:
+        return RowError(f"cells of at most {csv.field_size_limit():,} characters", "a longer one", "Shorten it.")
+    if "new-line" in error:
+        return RowError("lines that end in LF or CRLF", "a lone CR", "Save the file again with other line ends.")
+    return RowError("comma-separated values, with quotes doubled inside quotes", error)
+
+
+def _joins_rows(lines: list[str], width: int, separator: str) -> bool:
     """Whether the lines of one record look like rows that a stray quote joins: first, last and one between."""
-    rows = [line.count(delimiter) == width - 1 > 0 for line in lines]
+    rows = [line.count(separator) == width - 1 > 0 for line in lines]
     return len(lines) > 2 and rows[0] and rows[-1] and any(rows[1:-1])
 
 
@@ -286,8 +287,18 @@ def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
         yield from ((earlier, "", None) for earlier in range(number - blank, number))
         width, blank = width or len(cells), 0
         cells += [None] * (width - len(cells))
-        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", len(cells))
+        title = "If the first row is a title, delete it." if width == 1 else "Correct or remove it."
+        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", len(cells), title)
         yield number, as_text(cells), fields
+
+
+def merged_cells(path: Path, title: str | None) -> dict[int, str]:
+    """Ranges of merged cells of a sheet, by each of their rows but the first, whose cells are empty."""
+    openpyxl = import_openpyxl(path)
+    book = openpyxl.load_workbook(path)  # a read-only one does not know them
+    sheets = [sheet for sheet in book.worksheets if title in (None, sheet.title)]
+    ranges = [merged for sheet in sheets for merged in sheet.merged_cells.ranges]
+    return {row: str(merged) for merged in ranges for row in range(merged.min_row + 1, merged.max_row + 1)}
 
 
 def _sheet_rows(path: Path, title: str | None) -> Iterator[tuple]:
@@ -302,8 +313,8 @@ def _rows_of(book, path: Path, title: str | None) -> Iterator[tuple]:
     titles = [sheet.title for sheet in book.worksheets]
     if title is None:
         titles = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
-    chosen = [one for one in titles if title in (None, one)]
-    if len(chosen) > 1 or (title is not None and not chosen):
+    matches = [sheet for sheet in titles if title in (None, sheet)]
+    if len(matches) > 1 or (title is not None and not matches):
         raise InputError(f"{path} has the sheets {', '.join(titles)}. Name one of them with --sheet.")
-    rows = book[chosen[0]].iter_rows() if chosen else iter(())
+    rows = book[matches[0]].iter_rows() if matches else iter(())
     return (tuple(ErrorCell(cell.value) if cell.data_type == "e" else cell.value for cell in row) for row in rows)

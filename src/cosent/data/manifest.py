@@ -1,4 +1,4 @@
-"""Format of prepared corpora, shared by `data_scripts` and training: columns, label kinds and the manifest.
+"""Format of prepared corpora, shared by `data_scripts` and training: columns and the manifest.
 
 A prepared corpus is a folder with up to one `<split>.parquet` per split and a `MANIFEST.json`. Labels are always
 numbers that rise with similarity, so that every loss that only needs their order can use them unchanged.
@@ -9,35 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cosent.cli import nearest, option
+from cosent.data.labels import LABEL_KINDS, NLI_CLASSES, Labels  # noqa: F401
 from cosent.errors import InputError, reading
 
 COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
 SPLITS = ("train", "validation", "test")
 MANIFEST_NAME = "MANIFEST.json"
-LABEL_KINDS = ("binary", "graded", "nli")
-SIMILAR_SHARE = 0.8  # of the range of labels: from here on, sentences are similar
-NLI_CLASSES = ("contradiction", "neutral", "entailment")  # the label is the position: entailment ranks highest
-
-
-@dataclass
-class Labels:
-    """Meaning of the labels of a corpus: kind and range.
-
-    Args:
-        name: name of the corpus, e.g. `lcqmc`.
-        label_kind: one of `LABEL_KINDS`.
-        label_min, label_max: range of the labels, both ends included (binary 0..1, NLI 0..2, STS-B 0..5).
-    """
-
-    name: str
-    label_kind: str
-    label_min: float
-    label_max: float
-
-    @property
-    def similar_from(self) -> float:
-        """The least label of similar sentences: 1 of binary labels, entailment of NLI, 4 of 0..5."""
-        return self.label_min + SIMILAR_SHARE * (self.label_max - self.label_min)
 
 
 @dataclass

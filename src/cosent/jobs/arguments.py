@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cosent.cli import REQUIRED, option, refuse_changed
-from cosent.data.files import FileArguments
+from cosent.data.files import OF_FILES, FileArguments, TableArguments
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -109,7 +109,7 @@ class CorpusSource(DataFolder):
 
 
 @dataclass(kw_only=True)
-class TextColumn:
+class TextColumn(FileArguments):
     """Sentences."""
 
     text_column: str | None = option(None, "Column of the sentences; default: text or sentence, or the only one.")
@@ -154,7 +154,7 @@ class HitLimits:
 
 
 @dataclass(kw_only=True)
-class PairsFile(FileArguments):
+class PairsFile(TableArguments):
     """File of pairs."""
 
     pairs: str | None = option(None, "Pairs, one a row: txt or tsv (tabs), csv, jsonl, parquet, xlsx; text also .gz.")
@@ -199,5 +199,5 @@ class IndexArguments(TextColumn, Vectors, ModelSource):
         if (self.index is None) == (self.text is None):
             raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
         if self.index is not None:
-            refuse_changed(self, ("text_column",), "--text FILE")
+            refuse_changed(self, ("text_column", *OF_FILES), "--text FILE")
             self.refuse_best()

@@ -66,7 +66,9 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
             "them. Give --threshold, e.g. 0.97, and look at the groups first."
         )
     encoder = open_model(index_args, bi_encoder=True)
-    index = open_index(index_args.index, index_args.text, encoder, growing_vectors, index_args.text_column)
+    index = open_index(
+        index_args.index, index_args.text, encoder, growing_vectors, index_args.text_column, index_args.options
+    )
     inputs = list(index_args.text or [])
     if index_args.index is not None:
         inputs += [index_args.index, str(open_vectors(index_args.index).input)]

@@ -59,6 +59,7 @@ def main(args: EncodeArguments) -> None:
             args.truncate_dim,
             normalize=args.normalize,
             text_column=args.text_column,
+            file_options=args.options,
         )
         warn_of_other_prompts(args.model, settings.prefix)
         with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:

@@ -27,12 +27,11 @@ from cosent.data.files import (
     SENTENCE1_NAMES,
     SENTENCE2_NAMES,
     FileOptions,
-    TableArguments,
-    label_values,
+    LabelArguments,
     open_table,
-    read_label,
     table_writer,
 )
+from cosent.data.labels import LABEL_WORDS, label_values, number_of, remedy_of
 from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
@@ -52,7 +51,7 @@ FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
 
 @dataclass(kw_only=True)
-class EvaluateArguments(CorpusSource, PairsFile, TableArguments, PromptArguments, Vectors, Int8, ModelSource):
+class EvaluateArguments(CorpusSource, PairsFile, LabelArguments, PromptArguments, Vectors, Int8, ModelSource):
     """Evaluation options."""
 
     label_column: str | None = option(None, "Name or position of the column of labels; default: label, score, ...")
@@ -93,7 +92,7 @@ def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments)
     if not args.probe:
         refuse_changed(args, ("baseline",), "--probe")
     if args.pairs is None:
-        refuse_changed(args, OF_TABLES if args.corpus else (*OF_TABLES, *OF_CORPUS), "--pairs FILE")
+        refuse_changed(args, (*OF_TABLES, "label_values", *(() if args.corpus else OF_CORPUS)), "--pairs FILE")
     if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
         raise InputError("--retrieval and --retrieval_from are for --corpus and --pairs. Leave them out.")
     if args.predictions and not Path(args.predictions).parent.is_dir():
@@ -119,7 +118,7 @@ def read_labelled(
     label_column: str | None,
     name: str,
     options: FileOptions = AS_USUAL,
-    values: Mapping[str, str] | None = None,
+    values: Mapping[str, str] = {},
 ) -> Corpus:
     """Reads all pairs of a file as the corpus `name`: labels of 0 and 1 are binary, other numbers graded.
 
@@ -132,13 +131,24 @@ def read_labelled(
     table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
     first, second, label = table.sentences
     rows = replace(table, sentences=(first, second)).placed([first, second, label])
-    read = [(row[first], row[second], read_label(row[label], where, values)) for where, row in rows]
+    read = [(row[first], row[second], number_at(where, row[label], LABEL_WORDS | values)) for where, row in rows]
     columns = dict(zip(FEATURES, map(list, zip(*read, strict=True)), strict=True))
     binary = set(columns["label"]) <= {0.0, 1.0}
     low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
     manifest = Manifest(name, "binary" if binary else "graded", low, high, {}, {SPLIT: {"rows": len(read)}})
     features = datasets.Features({name: datasets.Value(kind) for name, kind in FEATURES.items()})
     return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=features)})
+
+
+def number_at(where: str, label: object, words: Mapping[str, str]) -> float:
+    """The number of a label; `where` names its file and line in an error."""
+    number = number_of(label, words)
+    if number is None:
+        hint = (
+            " If it is the header, name its columns: --text_columns A B --label_column C." if "line 1" in where else ""
+        )
+        raise InputError(f"{where}: expected a number as the label, got {label!r}. {remedy_of(label)}{hint}")
+    return number
 
 
 def evaluate_corpus(

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 
 from cosent.cli import option, refuse_changed
-from cosent.data.files import SENTENCE, check_output, open_table, table_writer
-from cosent.data.formats import is_blank
+from cosent.data.files import OF_FILES, SENTENCE, check_output, open_table, table_writer
+from cosent.data.formats import FileOptions, is_blank
 from cosent.errors import InputError
 from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile, open_model
 
@@ -34,10 +34,10 @@ class GenerateArguments(OutputFile, SentenceFile, ModelSource):
 
 def main(args: GenerateArguments) -> None:
     if args.text is None:
-        refuse_changed(args, ("text_column",), "--text FILE")
+        refuse_changed(args, ("text_column", *OF_FILES), "--text FILE")
     if args.output:
         check_output(args.output, args.text or "", args.overwrite)
-    texts = read_texts(args.sentences, args.text, args.text_column)
+    texts = read_texts(args.sentences, args.text, args.text_column, args.options)
     similar_sentences = open_model(args, student=True).similar_sentences(
         texts, num_samples=args.num_samples, top_p=args.top_p, max_length=args.max_length, keep=args.num, seed=args.seed
     )
@@ -59,9 +59,9 @@ def main(args: GenerateArguments) -> None:
             print(f"{score:7.4f}  {sentence}")
 
 
-def read_texts(texts: list[str] | None, file: str | None, column: str | None = None) -> list[str]:
+def read_texts(texts: list[str] | None, file: str | None, column: str | None, options: FileOptions) -> list[str]:
     if file is not None and texts is None:
-        return list(open_table(file, column and [column], SENTENCE, "--text_column").texts())
+        return list(open_table(file, column and [column], SENTENCE, "--text_column", "--text", options).texts())
     if texts is None or file is not None:
         raise InputError("Give sentences or --text FILE, one of the two.")
     if any(map(is_blank, texts)):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cosent.cli import REQUIRED, option, refuse_below_1, refuse_negative
+from cosent.data.files import FileArguments
 from cosent.errors import InputError
 from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, open_model
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class MineArguments(OutputFolder, CorpusSource, ModelSource):
+class MineArguments(OutputFolder, CorpusSource, FileArguments, ModelSource):
     """Mining options."""
 
     corpus: str = REQUIRED
@@ -85,7 +86,7 @@ def mine(args: MineArguments) -> None:
     args.new_folder()
     wait_for_everyone()  # else a late process finds the output of an early one
     corpus = load_corpus(args.corpus, args.data_dir)
-    pool = read_pool(corpus, read_texts(args.text or []))
+    pool = read_pool(corpus, read_texts(args.text or [], args.options))
     check_labels(args, corpus)
     device, cache = choose_device(args.device), Path(args.teacher_cache or default_cache())
     score_pairs = partial(score_by, texts=pool.texts, device=device, cache=cache)

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import filterfalse, islice
 
 from cosent.cli import option, refuse_below_1
-from cosent.data.formats import is_blank
+from cosent.data.formats import FileOptions, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import HitLimits, IndexArguments, open_model
@@ -64,7 +64,9 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     if rule is not None and args.rerank is None:
         index_args.warn_of_threshold()
     encoder = open_model(index_args, bi_encoder=True)
-    index = open_index(index_args.index, index_args.text, encoder, growing_vectors, index_args.text_column)
+    index = open_index(
+        index_args.index, index_args.text, encoder, growing_vectors, index_args.text_column, index_args.options
+    )
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
     reranker = None if args.rerank is None else load_model(args.rerank).to(encoder.device)
     if args.faiss is not None:
@@ -78,7 +80,7 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     queries: Iterable[str] = args.query or []
     at_once = QUERIES
     if args.queries is not None:
-        queries = read_texts([args.queries])
+        queries = read_texts([args.queries], FileOptions(encoding=index_args.options.encoding))
     elif args.query is None:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
         queries, at_once = filterfalse(is_blank, map(str.strip, iter(sys.stdin.readline, ""))), 1

@@ -29,6 +29,7 @@ import numpy as np
 
 from cosent.cli import option, refuse_changed
 from cosent.compute.batches import WAITING, Batches
+from cosent.data.files import OF_FILES
 from cosent.data.formats import as_text, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
@@ -71,7 +72,7 @@ def main(args: ServeArguments) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise InputError("cosent serve needs FastAPI and uvicorn. Run pip install -e '.[serve]'.")
     if args.text is None:
-        refuse_changed(args, ("text_column", "min_score", "min_probability", "precision"), "--text FILE")
+        refuse_changed(args, ("text_column", *OF_FILES, "min_score", "min_probability", "precision"), "--text FILE")
     elif args.int8:
         raise InputError("--int8 with --text: vectors of files are cached by float32 weights. Leave one of them out.")
     args.check_limits()
@@ -124,7 +125,8 @@ def open_live(args: ServeArguments, model, reranker, rule):
     if not isinstance(model, SentenceEncoder) or isinstance(reranker, Bundle):
         raise InputError("--text needs a bi-encoder as --model, and no exported bundle. Name the folder of training.")
     paths = args.text or []
-    live = LiveIndex(lambda: open_index(None, paths, model, growing_vectors, args.text_column), paths, rule, reranker)
+    column, options = args.text_column, args.options
+    live = LiveIndex(lambda: open_index(None, paths, model, growing_vectors, column, options), paths, rule, reranker)
     if args.precision is not None:
         logger.info("%s", live.index.gate(args.precision, rule, None, reranker))
     (problem,) = live.answers([(live.index.sentences[0], 1, tuple(args.limits.items()))])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cosent.cli import option, refuse_changed
-from cosent.data.files import OF_FILES, PAIR, Table, check_output, open_table, table_writer
+from cosent.data.files import OF_TABLES, PAIR, Table, check_output, open_table, table_writer
 from cosent.data.formats import is_blank
 from cosent.errors import InputError
 from cosent.jobs.arguments import ModelSource, OutputFile, PairsFile, Vectors, open_model
@@ -86,7 +86,7 @@ def checked_table(args: SimilarityArguments) -> Table | None:
         raise InputError("Give sentences or --pairs FILE, not both.")
     check_base_rate(args.base_rate, args.pairs)
     if args.pairs is None:
-        refuse_changed(args, (*OF_FILES, "output", "overwrite"), "--pairs FILE")
+        refuse_changed(args, (*OF_TABLES, "output", "overwrite"), "--pairs FILE")
         return None
     table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs", args.options)
     if args.output:

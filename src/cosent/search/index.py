@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cosent.data.files import read_rows
-from cosent.data.formats import is_blank
+from cosent.data.formats import AS_USUAL, FileOptions, is_blank
 from cosent.errors import InputError
 from cosent.models.cache import fingerprint
 from cosent.models.decision import AnswerRule, DecisionRule, choose_rule, decision_rules
@@ -294,11 +294,12 @@ def open_index(
     encoder: "SentenceEncoder",
     embed: Callable | None = None,
     text_column: str | None = None,
+    options: FileOptions = AS_USUAL,
 ) -> Index:
     """An index of encoded vectors, or else of the sentences of files, whose vectors `embed` caches."""
     if index is not None:
         return Index.open(index, encoder)
-    rows = list(read_rows(text or [], text_column))
+    rows = list(read_rows(text or [], text_column, options))
     found = Index.of([sentence for sentence, _ in rows], encoder, embed)
     found.columns = [columns for _, columns in rows] if any(columns for _, columns in rows) else ()
     return found

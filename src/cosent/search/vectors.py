@@ -27,7 +27,8 @@ from cosent.compute.distributed import (
     rank,
     world_size,
 )
-from cosent.data.files import KEYED, SENTENCE, format_of, open_table
+from cosent.data.files import KEYED, SENTENCE, open_table
+from cosent.data.formats import AS_USUAL, FileOptions, format_of
 from cosent.errors import InputError, reading, writing
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
@@ -48,6 +49,7 @@ class VectorManifest:
     prefix: str = ""
     normalize: bool = False
     text_column: str | None = None  # None to let `open_table` find it
+    file_options: FileOptions = AS_USUAL
     dtype: str = "float32"
     int8: bool = False
     rows: int = 0
@@ -63,7 +65,8 @@ class VectorManifest:
         if not path.is_file():
             raise InputError(f"{vectors} has no {path.name} next to it. Move both files, or encode again.")
         with reading(path, advice="Encode again."):
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**facts | {"file_options": FileOptions(**facts["file_options"])})
 
     def save(self, vectors: Path) -> None:
         write_atomically(manifest_path(vectors), json.dumps(asdict(self), ensure_ascii=False, indent=2) + "\n")
@@ -94,7 +97,8 @@ class StoredVectors:
                 "encode again with --overwrite."
             )
         column = None if format_of(self.input) == "txt" else [str(self.manifest.text_column)]
-        return list(open_table(self.input, column, SENTENCE, "--text_column").texts())
+        options = self.manifest.file_options
+        return list(open_table(self.input, column, SENTENCE, "--text_column", "--text", options).texts())
 
 
 def open_vectors(path: str | Path, model_sha256: str | None = None) -> StoredVectors:
@@ -135,7 +139,7 @@ def encode_file(
         The rows, and how many sentences were cut.
     """
     column = None if settings.text_column is None else [settings.text_column]
-    table = open_table(source, column, SENTENCE, "--text_column")
+    table = open_table(source, column, SENTENCE, "--text_column", "--text", settings.file_options)
     (name,) = table.sentences
     made_up = not table.header and table.format not in ("txt", *KEYED)
     rows = sum(1 for _ in table.texts())  # all are checked first

@@ -1,0 +1,138 @@
+"""Writers of tables (tsv, csv, jsonl, Parquet, xlsx), whose file appears when it is complete."""
+
+import csv
+import gzip
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from cosent.atomic import partial_file
+from cosent.data.formats import as_text, format_of, import_openpyxl, known_format
+from cosent.errors import InputError
+
+XLSX_ROWS = 1_048_576  # with the names
+
+Write = Callable[[list[dict]], None]
+
+
+def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
+    """Refuses an output file that could not be written, or would replace what is there."""
+    path, format = Path(path), known_format(path, "--output")
+    if format not in WRITERS:
+        raise InputError(f"--output {path}: a .txt has no columns. Name a .tsv, .csv, .jsonl, .parquet or .xlsx.")
+    if not path.parent.is_dir():
+        raise InputError(f"--output {path}: the folder {path.parent} does not exist. Create it first.")
+    if path.resolve() == Path(input_path).resolve():
+        raise InputError(f"--output {path} is the input. Name another output.")
+    if path.exists() and (path.is_dir() or not overwrite):
+        raise InputError(f"--output {path} exists. Name another, or pass --overwrite.")
+    if format == "xlsx":
+        import_openpyxl(path)
+
+
+@contextmanager
+def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
+    """Yields a function that appends rows, `{column: value}`, to a new file; see `check_output`.
+
+    In TSV, tabs and line breaks of a text become spaces, since nothing is quoted there. JSON lines have the keys of
+    each row, the other formats the columns `names`.
+    """
+    format = known_format(path, "--output")
+    with partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
+
+        def write_checked(rows: list[dict]) -> None:
+            others = set().union(*rows).difference(names)
+            if others and format != "jsonl":
+                raise InputError(
+                    f"{path}: expected rows with the columns {', '.join(names)}, got one with "
+                    f"{', '.join(sorted(others))} too. Write .jsonl, or give all rows the same keys."
+                )
+            write(rows)
+
+        yield write_checked
+
+
+@contextmanager
+def _text_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
+    opened, format = gzip.open if path.lower().endswith(".gz") else open, format_of(path)
+    with opened(partial, "wt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
+        if format == "jsonl":
+            yield lambda rows: file.writelines(as_text(row) + "\n" for row in rows)
+            return
+        unquoted: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+        writer = csv.DictWriter(file, names, lineterminator="\n", **unquoted if format == "tsv" else {})
+        writer.writeheader()
+        yield lambda rows: writer.writerows(map(one_line, rows) if format == "tsv" else rows)
+
+
+def one_line(row: dict) -> dict:
+    """A row without tabs and line breaks in its texts."""
+    return {name: re.sub(r"[\t\r\n]+", " ", str(value)) for name, value in row.items() if value is not None}
+
+
+@contextmanager
+def _parquet_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
+    import pyarrow
+    import pyarrow.parquet
+
+    with ExitStack() as stack:
+        writer = None
+
+        def write(rows: list[dict]) -> None:
+            nonlocal writer
+            columns = {name: [row.get(name) for row in rows] for name in names}
+            try:
+                table = pyarrow.table(columns, schema=writer and writer.schema)
+                if writer is None:  # a column without a value yet is one of text
+                    types = [pyarrow.string() if type == pyarrow.null() else type for type in table.schema.types]
+                    schema = pyarrow.schema(list(zip(names, types, strict=True)))
+                    writer = stack.enter_context(pyarrow.parquet.ParquetWriter(partial, schema))
+                writer.write_table(table.cast(writer.schema))
+            except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+                raise InputError(f"{path}: a column of Parquet has one type ({error}). Name a .jsonl.") from error
+
+        yield write
+
+
+@contextmanager
+def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
+    openpyxl = import_openpyxl(path)
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet()
+    sheet.append(list(names))
+    count = 1
+
+    def cell(value: object) -> object:
+        """A value as a cell: lists become JSON, and text stays text, also where it begins with `=`."""
+        value = as_text(value) if isinstance(value, list | dict) else value
+        if not isinstance(value, str):
+            return value
+        text = openpyxl.cell.WriteOnlyCell(sheet, value)
+        text.data_type = "s"
+        return text
+
+    def write(rows: list[dict]) -> None:
+        nonlocal count
+        count += len(rows)
+        if count > XLSX_ROWS:
+            raise InputError(f"{path}: a sheet of xlsx holds {XLSX_ROWS:,} rows, and there are more. Write .parquet.")
+        try:
+            for row in rows:
+                sheet.append([cell(row.get(name)) for name in names])
+        except openpyxl.utils.exceptions.IllegalCharacterError as error:
+            raise InputError(f"{path}: xlsx has no control characters, got {str(error)!r}. Write .parquet.") from error
+
+    try:
+        yield write
+    except BaseException:
+        sheet.close()  # else its generator ends whenever it is collected, and complains
+        raise
+    book.save(partial)
+
+
+WRITERS = {
+    **dict.fromkeys(("tsv", "csv", "jsonl"), _text_writer),
+    "parquet": _parquet_writer,
+    "xlsx": _xlsx_writer,
+}
