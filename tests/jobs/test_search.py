@@ -189,7 +189,7 @@ def test_impossible_questions(folder, encoder, tmp_path):
     index = Index.open(folder / "index/vectors.npy", encoder)
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf-8")
     for call, message in (
-        (lambda: open_index(None, [str(tmp_path / "blank.txt")], encoder), "no sentence"),
+        (lambda: open_index(None, [str(tmp_path / "blank.txt")], encoder), "blank.txt, line 1: .*an empty line"),
         (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
         (lambda: index.search(["还款"], top=0), "1 to 7 sentences"),
         (lambda: Index.of([], encoder), "no sentence"),
