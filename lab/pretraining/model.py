@@ -28,9 +28,9 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
-from cosent.models.folder import read_json, save_modules, write_json
+from cosent.models.folder import read_json, write_json
 from cosent.models.loading import freeze_sines, load_config, quiet_transformers
-from cosent.models.modules import Pooling
+from cosent.models.modules import Pooling, save_modules
 from cosent.training.callbacks import use_log_lines
 from cosent.training.resumable import ResumableTrainer
 from lab.pretraining.batches import IGNORED

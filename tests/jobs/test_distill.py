@@ -16,8 +16,7 @@ from cosent.errors import InputError
 from cosent.jobs.distill import main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.folder import save_modules
-from cosent.models.modules import Dense, Normalize, Pooling
+from cosent.models.modules import Dense, Normalize, Pooling, save_modules
 from cosent.models.student import Student
 from cosent.record import read_record, read_scores
 from tests.conftest import prepare

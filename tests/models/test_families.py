@@ -17,11 +17,12 @@ from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.pairs import tokenize_apart, tokenize_joined
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.heads import classifier_heads, patterns_of_heads
 from cosent.models.loading import load_config
 from cosent.models.lora import ADAPTER, add_adapter, lora_config
+from cosent.models.sentence_bert import BiEncoder
 from tests.support.families import FAMILIES, LETTERS, LONGEST, each, save_family
 
 FINE = [name for name in FAMILIES if name not in ("t5", "convbert")]

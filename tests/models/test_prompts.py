@@ -11,9 +11,11 @@ from sentence_transformers import SentenceTransformer
 from cosent.data.collators import PairCollator
 from cosent.data.pairs import tokenize_apart
 from cosent.errors import InputError
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.prompts import CROSS_ENCODER, Prompts
+from cosent.models.modules import CROSS_ENCODER, read_prompts
+from cosent.models.prompts import Prompts
+from cosent.models.sentence_bert import BiEncoder
 from tests.support.families import LETTERS, save_family
 
 TEXTS = {"query": "问句：", "passage": "段落："}
@@ -36,8 +38,8 @@ def test_text_of_a_prompt(tiny_model, tmp_path):
             ask()
     saved = {"model_type": "CrossEncoder", "prompts": TEXTS, "default_prompt_name": "query"}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(saved), encoding="utf-8")
-    assert Prompts.read(str(tmp_path), CROSS_ENCODER) == prompts
-    assert Prompts.read(str(tmp_path)) == Prompts.read(str(tiny_model)) == Prompts(), "of a reranker, not for sentences"
+    assert read_prompts(str(tmp_path), CROSS_ENCODER) == prompts
+    assert read_prompts(str(tmp_path)) == read_prompts(str(tiny_model)) == Prompts(), "of a reranker, not for sentences"
 
 
 def prompted(model, folder, pooling: str, texts=TEXTS) -> SentenceTransformer:
@@ -73,11 +75,11 @@ def test_vectors_are_those_of_sentence_transformers(tiny_model, tmp_path, poolin
         for others in found[:number]:
             assert np.abs(vectors - others).max() > 1e-3, "two prompts make no difference: nothing was compared"
     ours.save_pretrained(tmp_path / "saved")
-    served, again = (SentenceTransformer(str(tmp_path / "saved"), device="cpu"), Prompts.read(str(tmp_path / "saved")))
+    served, again = (SentenceTransformer(str(tmp_path / "saved"), device="cpu"), read_prompts(str(tmp_path / "saved")))
     assert again == ours.prompts == Prompts(served.prompts, served.default_prompt_name) != Prompts()
     ours.prompts = Prompts()
     ours.save_pretrained(tmp_path / "saved")
-    assert Prompts.read(str(tmp_path / "saved")) == Prompts()
+    assert read_prompts(str(tmp_path / "saved")) == Prompts()
 
 
 @pytest.mark.parametrize("packing", [True, False])

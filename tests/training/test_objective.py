@@ -14,7 +14,7 @@ from cosent.data.retrieval import pool_and_relevance
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR_LABEL, infonce_loss
-from cosent.models.heads import FEATURES, SentenceBertHead
+from cosent.models.sentence_bert import HEAD_FEATURES, SentenceBertHead
 from cosent.training.objective import build_objective, loss_targets
 
 
@@ -116,7 +116,7 @@ def test_head_concatenates_the_features_it_names(features):
     row = torch.tensor(sum((by_hand[name] for name in features), []))
     torch.testing.assert_close(head(torch.stack((u, v))[None])[0], head.linear.weight @ row + head.linear.bias)
     assert head.linear.weight.shape == (3, 2 * len(features)) and head.linear.weight.abs().min() > 0
-    assert set(by_hand) == set(FEATURES)
+    assert set(by_hand) == set(HEAD_FEATURES)
 
 
 def test_weights_come_from_the_seed_alone_and_stay_float32():

@@ -146,6 +146,7 @@ def input_names(model) -> list[str]:
 def save_around_weights(model, folder: Path) -> None:
     """Writes the folder of a model without its weights, as optimum, transformers.js and sentence-transformers read."""
     from cosent.models.folder import add_server_keys
+    from cosent.models.modules import save_classifier_prompts
 
     inner = model.model if reads_pairs(model) else model.backbone
     inner.config.architectures = [type(inner).__name__]
@@ -153,7 +154,7 @@ def save_around_weights(model, folder: Path) -> None:
     inner.config.save_pretrained(folder)
     if reads_pairs(model):
         model.save_tokenizer(folder)
-        model.prompts.save_for_classifier(folder)
+        save_classifier_prompts(folder, model.prompts)
     else:
         model.save_around_backbone(folder, model.state_dict())
 

@@ -1,36 +1,22 @@
 """The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import normalize
 from tqdm.auto import tqdm
 
-from cosent.compute.distributed import run_tokenizer
-from cosent.compute.packed_backbone import max_tokens, packed_forward, plain_forward
-from cosent.data.formats import is_blank
-from cosent.data.pairs import Prefixes, tokenizer_rules, warn_truncated
-from cosent.data.tokens import read_texts
+from cosent.compute.packed_backbone import packed_forward, plain_forward
+from cosent.data.pairs import tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines, principal_directions
-from cosent.models.embedding import best_of_windows, check_pairs, check_sentences, embed
-from cosent.models.folder import (
-    add_server_keys,
-    is_cross_encoder,
-    read_json,
-    refuse_adapter,
-    save_modules,
-    submodule_state,
-    write_json,
-)
+from cosent.models.embedding import best_of_windows, check_sentences, embed
+from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, submodule_state
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -47,150 +33,11 @@ from cosent.models.modules import (
     Pooling,
     load_modules,
     projection,
+    read_prompts,
+    save_modules,
     warn_of_similarity,
 )
-from cosent.models.prompts import Prompts
-
-
-class TextModel(nn.Module):
-    """Base class of both towers and the student: a `backbone` and a `tokenizer`, which holds the maximum length.
-
-    Their `from_pretrained` share these parameters:
-        model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
-        max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: that of the
-            tokenizer.
-        dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
-        seed: seed of weights that the folder lacks; the global random state is left alone.
-        quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
-        device: where to move it, e.g. `cuda`; default: the CPU.
-
-    Attributes:
-        packing: lay the sentences of a batch into shared rows, where that does not change the results (`packing.py`).
-        prompts: texts in front of sentences, saved with the model.
-        highest_score: no pair has a higher one.
-    """
-
-    packing = True
-    highest_score = 1.0  # a cosine
-    prompts = Prompts()
-    library_class = "SentenceTransformer"  # in sentence-transformers
-
-    @property
-    def device(self) -> torch.device:
-        return self.backbone.device
-
-    @property
-    def rules(self) -> str:
-        """Settings besides the weights that affect the output: part of a cache key."""
-        return repr(("none", self.max_length, tokenizer_rules(self.tokenizer)))
-
-    @property
-    def max_length(self) -> int:
-        """Tokens per sequence, [CLS] and [SEP] included; longer ones are cut. Saved with the tokenizer."""
-        return min(self.tokenizer.model_max_length, max_tokens(self.backbone.config))
-
-    @max_length.setter
-    def max_length(self, tokens: int) -> None:
-        limit = max_tokens(self.backbone.config)
-        if not 3 <= tokens <= limit:
-            raise InputError(f"max_length must be 3 to {limit} tokens for this backbone, got {tokens}.")
-        self.tokenizer.model_max_length = tokens
-
-    def count_tokens(self, text: str) -> int:
-        """Number of tokens of a text, without special tokens."""
-        return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
-
-    @property
-    def room(self) -> int | None:
-        """Maximum number of tokens read of a text, special tokens included; None for no limit."""
-        return self.max_length
-
-    def token_ids(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text, as the model reads it."""
-        return read_texts(self.tokenizer, texts, self.room)[0]
-
-    def prefix(self, prompt: str) -> str:
-        """The prompt itself; refuses one that leaves no room for a sentence."""
-        most = LONGEST_TOKEN * self.max_length  # characters: hours of tokenising end here
-        tokens = len(run_tokenizer(self.tokenizer, prompt[:most], verbose=False)["input_ids"]) if prompt else 0
-        if tokens >= self.max_length or len(prompt) > most:
-            shown = repr(prompt) if len(prompt) < 100 else f"of {len(prompt):,} characters, {prompt[:40]!r} ...,"
-            raise InputError(f"The prompt {shown} has {tokens} tokens, the model reads {self.max_length}. Shorten it.")
-        return prompt
-
-    def prefixes(
-        self, prompt: str | Sequence[str] | None = None, prompt_name: str | Sequence[str] | None = None
-    ) -> Prefixes:
-        """The checked prompts of both sentences of a pair; arguments as in `Prompts.sides`."""
-        first, second = self.prompts.sides(prompt, prompt_name)
-        return self.prefix(first), self.prefix(second)
-
-    @overload
-    def similarity(self, sentences1: str, sentences2: str, *args: Any, **options: Any) -> float: ...
-
-    @overload
-    def similarity(self, sentences1: list[str], sentences2: list[str], *args: Any, **options: Any) -> np.ndarray: ...
-
-    def similarity(
-        self,
-        sentences1: str | list[str],
-        sentences2: str | list[str],
-        batch_size: int = 512,
-        show_progress_bar: bool = False,
-        prompt: str | Sequence[str] | None = None,
-        prompt_name: str | Sequence[str] | None = None,
-    ) -> float | np.ndarray:
-        """Score of each pair in evaluation mode: a float for two strings, shape `(pairs,)` for lists of equal length.
-
-        A bi-encoder's is the cosine. A cross-encoder's is any real number, higher = more similar; (a, b) and (b, a) may
-        differ. Warns about sentences, or pairs, over `max_length`.
-
-        Args:
-            batch_size: most sentences or pairs per forward pass; its number of tokens is limited too.
-            prompt: text to put in front, "" for none; default: the default prompt of `prompts`. A list of two if they
-                differ for `sentences1` and `sentences2`, which a cross-encoder refuses.
-            prompt_name: instead, the name of one of `prompts`, or of two.
-        """
-        sides = self.prompts.sides(prompt, prompt_name)
-        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
-        if isinstance(sentences1, str) and isinstance(sentences2, str):
-            if is_blank(sentences1) or is_blank(sentences2):
-                raise InputError(f"similarity compares non-empty sentences, got {sentences1!r} and {sentences2!r}.")
-            return float(self.pair_scores([sentences1], [sentences2], sides, **options)[0])
-        check_pairs(sentences1, sentences2)
-        return self.pair_scores(list(sentences1), list(sentences2), sides, **options)
-
-    @abstractmethod
-    def pair_scores(
-        self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
-    ) -> np.ndarray:
-        """Float32 scores `(pairs,)` of two lists of sentences, each with the prompt of its side."""
-
-    def as_sentence_transformer(self) -> Any:
-        """The same model as an object of sentence-transformers (`SentenceTransformer`, `CrossEncoder`).
-
-        For libraries that recognise its class by name, as BERTopic, KeyBERT, mteb and its own evaluators do: they
-        replace an object that they do not know by a model of their own.
-        """
-        import sentence_transformers  # an optional package, which takes seconds
-
-        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            self.save_pretrained(folder)
-            return getattr(sentence_transformers, self.library_class)(folder, device=str(self.device))
-
-    def save_tokenizer(self, folder: str | Path) -> None:
-        self.tokenizer.model_max_length = self.max_length
-        self.tokenizer.save_pretrained(folder)
-        file, settings = Path(folder, "tokenizer_config.json"), read_json(str(folder), "tokenizer_config.json")
-        if settings.get("tokenizer_class") == "TokenizersBackend":  # a name that transformers 4 does not know
-            write_json(file, settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
-
-    def activation_checkpointing_enable(self, **kwargs) -> None:
-        self.backbone.activation_checkpointing_enable(**kwargs)
-
-
-LONGEST_TOKEN = 50  # characters
-HEAD_NAME = "head.safetensors"
+from cosent.models.text_model import TextModel
 
 
 class SentenceEncoder(TextModel):
@@ -309,7 +156,7 @@ class SentenceEncoder(TextModel):
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps a folder's settings besides its modules; `unused` are weights that nothing here reads."""
-        self.prompts, self.kept_settings = Prompts.read(path), KeptSettings.read(path, unused)
+        self.prompts, self.kept_settings = read_prompts(path), KeptSettings.read(path, unused)
         self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
             self.max_length = max_length
@@ -423,52 +270,3 @@ class SentenceEncoder(TextModel):
         run = packed_forward if self.packing else plain_forward
         tokens = run(self.backbone, {"input_ids": input_ids, "attention_mask": attention_mask})
         return self.after_pooling(self.pooling(tokens, attention_mask[:, : tokens.shape[1]]))
-
-
-class BiEncoder(nn.Module):
-    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head."""
-
-    def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
-        super().__init__()
-        self.encoder, self.head = encoder, head
-
-    @property
-    def packing(self) -> bool:
-        return self.encoder.packing
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Embeds and compares pairs; arguments as in `SentenceEncoder.forward`, of shape `(batch, 2, tokens)`.
-
-        Returns:
-            `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
-            head also `logits` of shape `(batch, classes)`.
-        """
-        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
-        embeddings = embeddings.float().unflatten(0, (-1, 2))
-        if self.training:
-            scores = cosine_similarity(embeddings[:, 0], embeddings[:, 1])
-        else:  # as `similarity` computes them, so that equal sentences tie
-            scores = pair_cosines(*normalize(embeddings, dim=-1).unbind(1))
-        outputs = {"embeddings": embeddings, "scores": scores}
-        if self.head is not None:
-            outputs["logits"] = self.head(embeddings)
-        return outputs
-
-    def activation_checkpointing_enable(self, **kwargs) -> None:
-        self.encoder.activation_checkpointing_enable(**kwargs)
-
-    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
-        """Writes the encoder as `SentenceEncoder` does, and the head, which only resuming needs."""
-        state_dict = self.state_dict() if state_dict is None else state_dict
-        self.encoder.save_pretrained(folder, submodule_state(state_dict, "encoder."))
-        Path(folder, HEAD_NAME).unlink(missing_ok=True)  # left by an earlier model with a head
-        if self.head is not None:
-            save_file(submodule_state(state_dict, "head."), Path(folder, HEAD_NAME))
-
-    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
-        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        saved = SentenceEncoder.from_pretrained(str(folder)).state_dict()
-        head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))
-        return {f"encoder.{name}": weight for name, weight in saved.items()} | {
-            f"head.{name}": weight for name, weight in head.items()
-        }

@@ -21,8 +21,9 @@ from cosent.compute.distributed import (
     local_world_size,
     wait_for_everyone,
 )
-from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from cosent.data.manifest import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.bi_encoder import TextModel
 from cosent.models.embedding import score_pairs
 from cosent.models.folder import (
     add_server_keys,
@@ -37,8 +36,8 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import IDENTITY
-from cosent.models.prompts import CROSS_ENCODER, Prompts
+from cosent.models.modules import CROSS_ENCODER, IDENTITY, read_prompts, save_classifier_prompts
+from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +178,7 @@ class CrossEncoder(TextModel):
             find_last_token(model.config, tokenizer, fresh=not has_head)
         check_architecture(model.base_model, tokenizer)
         encoder = cls(model, tokenizer)
-        encoder.prompts = Prompts.read(path, CROSS_ENCODER)
+        encoder.prompts = read_prompts(path, CROSS_ENCODER)
         if max_length is not None:
             encoder.max_length = max_length
         return encoder.to(device=device)
@@ -305,7 +304,7 @@ class CrossEncoder(TextModel):
             self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
         self.save_tokenizer(folder)
         remove_modules(folder)
-        self.prompts.save_for_classifier(folder)
+        save_classifier_prompts(folder, self.prompts)
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""

@@ -1,20 +1,15 @@
-"""Files of a model folder: read them, and write the layout of sentence-transformers.
-
-`modules.json` names the backbone in the folder itself, `1_Pooling` and the modules after it: `2_Dense`, `3_Normalize`.
-"""
+"""Files of a model folder: their names, reading and removal."""
 
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import load_file
 from transformers import PretrainedConfig
 from transformers.utils import cached_file
 
@@ -23,9 +18,6 @@ from cosent.models.decision import DECISION_NAME
 from cosent.record import RECORD_NAME
 from cosent.seal import SEAL
 
-if TYPE_CHECKING:
-    from cosent.models.modules import Pooling
-
 CONFIG, MODULES, WEIGHTS = "config.json", "modules.json", "model.safetensors"
 WEIGHTS_AND_TOKENIZER = (
     *(WEIGHTS, f"{WEIGHTS}.index.json", "model-*-of-*.safetensors", "head.safetensors", "pytorch_model*.bin"),
@@ -33,46 +25,6 @@ WEIGHTS_AND_TOKENIZER = (
 )
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
 MODULE_FOLDER = re.compile(r"\d+_\w+")  # of a module after the backbone
-THEIRS = "sentence_transformers.models."
-# Keys of sentence-transformers' `Pooling` up to 5.3, which all versions read and which TEI and vLLM require.
-MODE_KEYS = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
-
-
-def save_modules(
-    folder: str | Path,
-    pooling: "Pooling",
-    after_pooling: Iterable[nn.Module] = (),
-    weights: Mapping[str, torch.Tensor] = MappingProxyType({}),
-) -> None:
-    """Writes the modules after a saved backbone, and removes the modules of an earlier model from the folder.
-
-    Args:
-        weights: state dict of the encoder, with `after_pooling`.
-    """
-    remove_modules(folder)
-    keys = {key: name == pooling.mode for name, key in MODE_KEYS.items()}
-    modules: list[tuple[str, dict, dict]] = [
-        ("Pooling", {"word_embedding_dimension": pooling.hidden_size} | keys, {}),
-        *(
-            (type(module).__name__, module.config(), submodule_state(weights, f"after_pooling.{number}."))
-            for number, module in enumerate(after_pooling)
-        ),
-    ]
-    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{THEIRS}Transformer"}]
-    for number, (kind, config, state) in enumerate(modules, start=1):
-        path = f"{number}_{kind}"
-        listed.append({"idx": number, "name": str(number), "path": path, "type": THEIRS + kind})
-        write_json(Path(folder, path, "config.json"), config)
-        if state:
-            save_file({name: weight.contiguous() for name, weight in state.items()}, Path(folder, path, WEIGHTS))
-    write_json(Path(folder, MODULES), listed)
 
 
 def remove_model(folder: str | Path) -> None:

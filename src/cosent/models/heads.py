@@ -1,16 +1,13 @@
-"""Heads of sequence classifiers of any architecture: finding, running alone, and keeping in full precision."""
+"""Heads of sequence classifiers of any architecture: their names, their logits, and their precision."""
 
 import re
 import threading
 from copy import copy
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-
-from cosent.errors import InputError
-from cosent.losses.checks import check_embeddings
 
 _local = threading.local()  # contexts that this thread has entered and not left
 
@@ -85,42 +82,3 @@ def _leave_autocast(head: nn.Module, inputs: tuple) -> tuple:
 @torch.compiler.disable
 def _return_to_autocast(head: nn.Module, inputs: tuple, output) -> None:
     _local.entered.pop().__exit__(None, None, None)
-
-
-FEATURES = {
-    "u": lambda u, v: u,
-    "v": lambda u, v: v,
-    "|u-v|": lambda u, v: (u - v).abs(),
-    "u*v": lambda u, v: u * v,
-}
-
-
-class SentenceBertHead(nn.Module):
-    """Sentence-BERT's classifier: a linear layer on a concatenation of features of two sentence embeddings.
-
-    Drawn as in the source (Glorot uniform, bias 0), from `seed`; the global random state is left alone.
-
-    Args:
-        features: any of `FEATURES`, in the order of concatenation.
-        bias: true in Sentence-BERT and kexue.fm 8847; false in the joint model of 8541.
-
-    Source: https://arxiv.org/abs/1908.10084, section 3; https://github.com/bojone/CoSENT, `sbert.py`.
-    """
-
-    def __init__(self, hidden_size: int, num_classes: int, features=("u", "v", "|u-v|"), bias=True, seed: int = 0):
-        super().__init__()
-        features = tuple(features)
-        if not features or len(set(features)) < len(features) or not set(features) <= set(FEATURES):
-            raise InputError(f"--features takes some of {' '.join(FEATURES)}, each once, got {' '.join(features)}.")
-        self.features = features
-        self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)
-        nn.init.xavier_uniform_(self.linear.weight, generator=torch.Generator().manual_seed(seed))
-        if bias:
-            nn.init.zeros_(self.linear.bias)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Logits `(batch, num_classes)` of embeddings `(batch, 2, hidden)`, in the dtype of the weights."""
-        check_embeddings(embeddings)
-        with torch.autocast(embeddings.device.type, enabled=False):  # bf16 logits of a pair are often equal
-            u, v = embeddings.to(self.linear.weight.dtype).unbind(1)
-            return self.linear(torch.cat([FEATURES[name](u, v) for name in self.features], dim=-1))

@@ -1,28 +1,36 @@
-"""Modules after the backbone in a sentence-transformers folder: pooling, further modules, and settings."""
+"""Modules after the backbone in a sentence-transformers folder: pooling, further modules, and settings.
+
+`modules.json` names the backbone in the folder itself, `1_Pooling` and the modules after it: `2_Dense`, `3_Normalize`.
+"""
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from tokenizers.normalizers import Lowercase, Sequence
 from torch import nn
 
 from cosent.compute.distributed import seeded
 from cosent.errors import InputError, reading
 from cosent.models.folder import (
-    MODE_KEYS,
     MODULE_FOLDER,
     MODULES,
     SETTINGS,
     TRANSFORMER_CONFIG,
+    WEIGHTS,
     read_json,
     read_weights,
+    remove_modules,
+    submodule_state,
     write_json,
 )
-from cosent.models.prompts import BI_ENCODER, Prompts
+from cosent.models.prompts import Prompts
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +118,48 @@ class Normalize(nn.Module):
 
     def config(self) -> dict[str, Any]:
         return {}
+
+
+THEIRS = "sentence_transformers.models."
+# Keys of sentence-transformers' `Pooling` up to 5.3, which all versions read and which TEI and vLLM require.
+MODE_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+def save_modules(
+    folder: str | Path,
+    pooling: Pooling,
+    after_pooling: Iterable[nn.Module] = (),
+    weights: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> None:
+    """Writes the modules after a saved backbone, and removes the modules of an earlier model from the folder.
+
+    Args:
+        weights: state dict of the encoder, with `after_pooling`.
+    """
+    remove_modules(folder)
+    keys = {key: name == pooling.mode for name, key in MODE_KEYS.items()}
+    modules: list[tuple[str, dict, dict]] = [
+        ("Pooling", {"word_embedding_dimension": pooling.hidden_size} | keys, {}),
+        *(
+            (type(module).__name__, module.config(), submodule_state(weights, f"after_pooling.{number}."))
+            for number, module in enumerate(after_pooling)
+        ),
+    ]
+    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{THEIRS}Transformer"}]
+    for number, (kind, config, state) in enumerate(modules, start=1):
+        path = f"{number}_{kind}"
+        listed.append({"idx": number, "name": str(number), "path": path, "type": THEIRS + kind})
+        write_json(Path(folder, path, "config.json"), config)
+        if state:
+            save_file({name: weight.contiguous() for name, weight in state.items()}, Path(folder, path, WEIGHTS))
+    write_json(Path(folder, MODULES), listed)
 
 
 # Keys of the `config.json` of each kind of module that are read here; of others only empty and default values are.
@@ -272,7 +322,7 @@ HARMLESS = ("max_seq_length", "do_lower_case", "unpad_inputs", "query_length", "
 
 @dataclass(frozen=True)
 class KeptSettings:
-    """Settings and weights of a starting folder that are written again as they are.
+    """Settings and weights of the starting folder that are saved unchanged.
 
     Args:
         settings: `config_sentence_transformers.json`: prompts, similarity function, versions and the like.
@@ -326,3 +376,32 @@ def warn_of_similarity(path: str, name: str) -> None:
         f"{path} asks sentence-transformers for {name} similarity, and the saved folder will too; here all "
         f"scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}."
     )
+
+
+BI_ENCODER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"  # `model_type` of `SETTINGS`
+CLASSIFIER_MODULE = "sentence_transformers.base.modules.transformer.Transformer"
+CLASSIFIER_CONFIG = {
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
+}
+
+
+def read_prompts(path: str, model_type: str = BI_ENCODER) -> Prompts:
+    """The prompts of a folder or Hub id; none for a bare backbone, or for a model of the other type."""
+    config = read_json(path, SETTINGS) or {}
+    if config.get("model_type", BI_ENCODER) != model_type:
+        return Prompts()
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    texts = prompts.values() if isinstance(prompts, dict) else [0]
+    if not all(isinstance(text, str | None) for text in (*texts, default)):
+        raise InputError(f"{path}/{SETTINGS}: prompts and default_prompt_name are not texts by name. Correct them.")
+    return Prompts({name: text or "" for name, text in prompts.items()}, default)
+
+
+def save_classifier_prompts(folder: str | Path, prompts: Prompts) -> None:
+    """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
+    if prompts.texts:
+        write_json(Path(folder, SETTINGS), {"model_type": CROSS_ENCODER} | prompts.config())
+        write_json(Path(folder, MODULES), [{"idx": 0, "name": "0", "path": "", "type": CLASSIFIER_MODULE}])
+        write_json(Path(folder, TRANSFORMER_CONFIG), CLASSIFIER_CONFIG)

@@ -6,7 +6,6 @@ A folder whose `1_Pooling/config.json` leaves the tokens of a prompt out of the 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from cosent.cli import option
 from cosent.errors import InputError
@@ -14,13 +13,6 @@ from cosent.record import read_record
 
 DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
 DOCUMENT_NAMES = ("document", "passage", "corpus")
-CLASSIFIER = "sentence_transformers.base.modules.transformer.Transformer"
-CLASSIFIER_CONFIG = {
-    "transformer_task": "sequence-classification",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
-    "module_output_name": "scores",
-}
-BI_ENCODER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"  # `model_type` of that file
 
 
 @dataclass(frozen=True)
@@ -34,31 +26,8 @@ class Prompts:
         if self.default_name is not None:
             self.text(prompt_name=self.default_name)
 
-    @classmethod
-    def read(cls, path: str, model_type: str = BI_ENCODER) -> "Prompts":
-        """The prompts of a folder or Hub id; none for a bare backbone, or for a model of the other type."""
-        from cosent.models.folder import SETTINGS, read_json
-
-        config = read_json(path, SETTINGS) or {}
-        if config.get("model_type", BI_ENCODER) != model_type:
-            return cls()
-        prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-        texts = prompts.values() if isinstance(prompts, dict) else [0]
-        if not all(isinstance(text, str | None) for text in (*texts, default)):
-            raise InputError(f"{path}/{SETTINGS}: prompts and default_prompt_name are not texts by name. Correct them.")
-        return cls({name: text or "" for name, text in prompts.items()}, default)
-
-    def save_for_classifier(self, folder: str | Path) -> None:
-        """Writes the prompts of a cross-encoder, if any, and the modules, without which others read no prompts."""
-        if self.texts:
-            from cosent.models.folder import MODULES, SETTINGS, TRANSFORMER_CONFIG, write_json
-
-            write_json(Path(folder, SETTINGS), {"model_type": CROSS_ENCODER} | self.config())
-            write_json(Path(folder, MODULES), [{"idx": 0, "name": "0", "path": "", "type": CLASSIFIER}])
-            write_json(Path(folder, TRANSFORMER_CONFIG), CLASSIFIER_CONFIG)
-
     def config(self) -> dict:
-        """The keys of `config_sentence_transformers.json` that `read` needs."""
+        """The keys of `config_sentence_transformers.json` that `modules.read_prompts` needs."""
         return {"prompts": self.texts, "default_prompt_name": self.default_name}
 
     def text(self, prompt: str | None = None, prompt_name: str | None = None) -> str:

@@ -29,7 +29,8 @@ from cosent.search.neighbours import approximate, nearest
 from cosent.search.vectors import open_vectors
 
 if TYPE_CHECKING:
-    from cosent.models.bi_encoder import SentenceEncoder, TextModel
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from cosent.models.decision import DecisionRule
 from cosent.search.index import Hit, Index
 
 if TYPE_CHECKING:
-    from cosent.models.bi_encoder import TextModel
+    from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,10 @@ from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
 from cosent.losses import LOSSES, find_loss
 from cosent.models import lora
-from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.prompts import PromptArguments
+from cosent.models.text_model import TextModel
 from cosent.training.arguments import CorpusArguments, DataArguments, ModelArguments
 from cosent.training.pairs import simcse_pairs
 

@@ -22,11 +22,11 @@ from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
 from cosent.evaluation.metrics import evaluate_scores
 from cosent.evaluation.retrieval import METRICS, retrieval_metrics
-from cosent.models.bi_encoder import TextModel
 from cosent.models.decision import DecisionRule
 from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
 from cosent.models.prompts import Prompts
+from cosent.models.text_model import TextModel
 from cosent.record import lineage, trained_on_pairs
 from cosent.training.callbacks import use_log_lines
 from cosent.training.global_loss import GlobalLossTrainer, Outputs

@@ -22,8 +22,9 @@ from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
 from cosent.encoders import local
 from cosent.models.auto import load_bi_encoder
-from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decision import DecisionRule, write_rules
+from cosent.models.text_model import TextModel
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes, terms_of
 from cosent.seal import sha256_of_file
 from cosent.search.precision import with_answers

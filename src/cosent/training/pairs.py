@@ -24,10 +24,10 @@ from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
-from cosent.models.bi_encoder import TextModel
 from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from cosent.models.loading import DROPOUTS
 from cosent.models.prompts import Prompts
+from cosent.models.text_model import TextModel
 from cosent.training.arguments import BY_METRIC, PairTrainingArguments
 from cosent.training.objective import Objective, loss_targets
 

@@ -16,8 +16,9 @@ from cosent.data.formats import is_blank
 from cosent.errors import InputError
 from cosent.evaluation.similarity import row_differences
 from cosent.models.auto import load_model
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.sentence_bert import BiEncoder
 from cosent.record import Proof
 from cosent.training.sharding import launched_with, whole_state
 

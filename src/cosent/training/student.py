@@ -19,10 +19,12 @@ from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.models.auto import load_model
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import teacher_scores, teacher_vectors
 from cosent.models.folder import refuse_adapter
+from cosent.models.sentence_bert import BiEncoder
 from cosent.models.student import Student
+from cosent.models.text_model import TextModel
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs

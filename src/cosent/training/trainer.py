@@ -12,10 +12,12 @@ from cosent import losses
 from cosent.data.manifest import Labels
 from cosent.errors import InputError
 from cosent.models.auto import load_model
-from cosent.models.bi_encoder import BiEncoder, SentenceEncoder, TextModel
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import refuse_adapter
 from cosent.models.lora import add_adapter
+from cosent.models.sentence_bert import BiEncoder
+from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard, DeadBatchReport
 from cosent.training.global_batch import GlobalBatchTrainer
