@@ -6,13 +6,9 @@ python -m lab.tables.pictures        after python -m lab.claims
 """
 
 import json
-import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from matplotlib.patches import Rectangle
 
 from cosent.atomic import write_atomically
 from cosent.comparing.figures import COLORS, FAINT, canvas, intervals, saved, styled
@@ -178,26 +174,6 @@ def by_rate() -> str:
     return saved(axes)
 
 
-@styled
-def house() -> str:
-    """The rooms of the package in the layers that the import contract of pyproject.toml checks."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    layers = [re.split(r" [:|] ", layer) for layer in contracts[0]["layers"]]
-    axes = canvas("src/cosent: imports point down", "", 0.5 * len(layers))
-    axes.set_axis_off()
-    axes.set_xlim(0, 1)
-    axes.set_ylim(len(layers), 0)
-    for row, rooms in enumerate(layers):
-        width = 1 / len(rooms)
-        for place, room in enumerate(rooms):
-            box = {"facecolor": COLORS[row % len(COLORS)], "alpha": 0.18, "edgecolor": "none"}
-            axes.add_patch(Rectangle((place * width + 0.005, row + 0.05), width - 0.01, 0.9, **box))
-            axes.text((place + 0.5) * width, row + 0.5, room, ha="center", va="center")
-    return saved(axes)
-
-
 def read(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
@@ -207,7 +183,6 @@ def pictures() -> dict[Path, str]:
     studies = {name: study for name in EXPERIMENTS if (study := study_of(name))}
     return {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()} | {
         docs / "cosent_against_others.svg": against_others(),
-        docs / "house.svg": house(),
         images / "adds.svg": adds_picture(read("adds")),
         images / "gap_by_budget.svg": gap_by_budget(),
         images / "learning_rates.svg": by_rate(),

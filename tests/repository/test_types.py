@@ -29,7 +29,7 @@ PairTrainer("mini", train_dataset=rows, loss=3)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_users_program_is_checked(tmp_path):
     """Fails if a strict checker calls a correct use of the public names wrong, or misses a wrong one."""
     (tmp_path / "user.py").write_text(USER, encoding="utf-8")

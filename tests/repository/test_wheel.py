@@ -38,7 +38,7 @@ def test_the_readme_of_pypi(repository):
         assert not own and "![bi-encoder" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_wheel_in_an_empty_folder(tmp_path):
     """Fails if a folder is left out of the wheel, or a job needs the root of a clone."""
     pytest.importorskip("setuptools", minversion="77")
