@@ -19,41 +19,35 @@ from cosent.models.decision import decision_rules
 from cosent.record import RunRecord, in_words, record_of_start
 from cosent.seal import sha256_of_file
 
+UNSET = (None, False, "None")  # values of settings that a card leaves out
 FREE = {"nothing stated", "Apache-2.0"}  # terms that any licence agrees with
 CARD_NAME, TEMPLATE = "README.md", "card.md.j2"
-SENTENCES = "sentence-similarity", ["sentence-transformers", "sentence-similarity", "feature-extraction"]
-RERANKERS = "text-ranking", ["sentence-transformers", "cross-encoder", "reranker"]
+EMBEDDING_TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction"]
 KINDS: dict[str, tuple[str, str, list[str]]] = {  # first sentence, Hub task, tags
     "bi-encoder": (
         "A bi-encoder: it embeds sentences, and the cosine of two vectors says how similar the sentences are.",
-        *SENTENCES,
+        "sentence-similarity",
+        EMBEDDING_TAGS,
     ),
-    "student": ("A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.", *SENTENCES),
-    "cross-encoder": ("A cross-encoder: it reads two sentences at once and scores how similar they are.", *RERANKERS),
+    "student": (
+        "A RoFormer-Sim: it embeds sentences, and it writes sentences of the same meaning.",
+        "sentence-similarity",
+        EMBEDDING_TAGS,
+    ),
+    "cross-encoder": (
+        "A cross-encoder: it reads two sentences at once and scores how similar they are.",
+        "text-ranking",
+        ["sentence-transformers", "cross-encoder", "reranker"],
+    ),
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
 }
-METRICS = {  # shown, times 100
-    "spearman": "Spearman",
-    "auc": "AUC",
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "recall_at_10": "Recall@10",
-}
-SETTINGS = (
-    "learning_rate",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-    "cached_batch_size",
-    "max_length",
-    "pooling",
-    "loss",
-    "scale",
-    "use_peft",
-    "bf16",
-    "seed",
+CARD_METRICS = {"spearman": "Spearman", "auc": "AUC", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}
+CARD_SETTINGS = (
+    *("learning_rate", "num_train_epochs", "per_device_train_batch_size", "cached_batch_size", "max_length"),
+    *("pooling", "loss", "scale", "use_peft", "bf16", "seed"),
 )
 # What only continues a run here; everything else is published.
-LEFT_OUT = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt"]
+NOT_PUBLISHED = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt"]
 
 
 def base_model(start: str) -> str | None:
@@ -78,12 +72,9 @@ def write_card(folder: str | Path, record: RunRecord, name: str | None = None) -
 def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     """The card: front matter, then Markdown."""
     name = name or folder.resolve().name
-    kind, recipe = kind_of(folder, record), {"loss": None, "models": None, "model_name_or_path": None, **record.recipe}
-    weights = recipe.get("weights") or [1.0] * len(recipe["models"] or [])
-    corpora = [name for key in ("corpus", "text") for name in as_list(recipe.get(key))]
-    start = str(recipe["model_name_or_path"])
-    measured = [split for splits in record.after.values() for split in splits.values()]
-    shown = {metric: name for metric, name in METRICS.items() if any(metric in split for split in measured)}
+    kind, recipe = kind_of(folder, record), record.recipe
+    corpora = [Path(corpus).name for key in ("corpus", "text") for corpus in as_list(recipe.get(key))]
+    start = str(recipe.get("model_name_or_path") or "")
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -93,25 +84,15 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
         name=name,
         record=record,
         rules=decision_rules(folder),
-        recipe=recipe,
         kind=kind,
         sentence=KINDS[kind][0],
         start=Path(start).name if Path(start).is_dir() else start,
-        corpora=[Path(name).name for name in corpora],
-        weights=[weight / sum(weights) for weight in weights],
-        shown=shown,
-        floors=floors_of(record),
-        measured=result_rows(record, shown),
-        losses=as_list(recipe["loss"]),
-        methods=methods(recipe),
-        settings=[
-            f"{key} {' '.join(as_list(recipe[key]))}"
-            for key in SETTINGS
-            if recipe.get(key) not in (None, False, "None")
-        ],
+        corpora=corpora,
+        results=result_table(record),
+        losses=losses(recipe),
+        settings=[f"{key} {' '.join(as_list(recipe[key]))}" for key in CARD_SETTINGS if recipe.get(key) not in UNSET],
         manifests=manifests(record),
-        terms=record.terms_in_words,
-        unknown=[name for name in map(lambda one: Path(one).name, corpora) if name not in record.terms],
+        unknown_terms=[corpus for corpus in corpora if corpus not in record.terms],
         warnings=in_words(record.shortfalls) + record.tiny,
     )
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -133,10 +114,10 @@ def json_text(text: str) -> str:
 
 
 def as_list(value: Any) -> list[str]:
-    return [] if value is None else [str(one) for one in (value if isinstance(value, list) else [value])]
+    return [] if value is None else list(map(str, value if isinstance(value, list) else [value]))
 
 
-def methods(recipe: dict[str, Any]) -> list[str]:
+def losses(recipe: dict[str, Any]) -> list[str]:
     """The distinct losses of a recipe."""
     return list(dict.fromkeys(word.rpartition("=")[2] for word in as_list(recipe.get("loss"))))
 
@@ -162,30 +143,35 @@ def manifests(record: RunRecord) -> dict[str, Manifest]:
     }
 
 
-def floors_of(record: RunRecord) -> list[str]:
-    """Names of the floors of a run that the card shows."""
-    return list(dict.fromkeys(key for splits in record.floors.values() for one in splits.values() for key in one))
-
-
-def result_rows(record: RunRecord, shown: dict[str, str]) -> list[list[str]]:
-    """Cells of the table of results, x100, by corpus and split; test metrics with their interval."""
-    rows = []
-    for corpus, splits in record.after.items():
-        for split, metrics in splits.items():
-            before = record.before.get(corpus, {}).get(split, {})
-            intervals = record.intervals.get(corpus, {}).get(split, {}) if split == "test" else {}
-            cells = [plain(f"{corpus} {split}"), f"{100 * before['spearman']:.2f}" if "spearman" in before else ""]
-            lowest = record.floors.get(corpus, {}).get(split, {})
-            cells += [f"{100 * lowest[key]:.2f}" if key in lowest else "" for key in floors_of(record)]
-            for metric in shown:
-                cell = f"{100 * metrics[metric]:.2f}" if metric in metrics else ""
-                if metric in intervals:
-                    cell += " [{:.2f}, {:.2f}]".format(*(100 * end for end in intervals[metric]))
-                if metric == "spearman" and (most := metrics.get("spearman_at_most", 1.0)) < 1:
-                    cell += f" of at most {100 * most:.2f}"
-                cells.append(cell)
-            rows.append(cells)
+def result_table(record: RunRecord) -> list[list[str]]:
+    """Rows of the table of results, x100, the first with the names of the columns; test metrics with their interval."""
+    splits = [(corpus, split) for corpus, measured in record.after.items() for split in measured]
+    metrics = [metric for metric in CARD_METRICS if any(metric in record.after[c][s] for c, s in splits)]
+    floors = list(dict.fromkeys(floor for c, s in splits for floor in record.floors.get(c, {}).get(s, {})))
+    names = ["Spearman before", *(f"of {code_span(floor)}" for floor in floors), *(CARD_METRICS[m] for m in metrics)]
+    rows = [["x100", *names]] if splits else []
+    for corpus, split in splits:
+        after, lowest = record.after[corpus][split], record.floors.get(corpus, {}).get(split, {})
+        before = record.before.get(corpus, {}).get(split, {})
+        intervals = record.intervals.get(corpus, {}).get(split, {}) if split == "test" else {}
+        row = [
+            plain(f"{corpus} {split}"),
+            times_100(before.get("spearman")),
+            *(times_100(lowest.get(f)) for f in floors),
+        ]
+        for metric in metrics:
+            cell = times_100(after.get(metric))
+            if metric in intervals:
+                cell += " [{}, {}]".format(*map(times_100, intervals[metric]))
+            if metric == "spearman" and after.get("spearman_at_most", 1.0) < 1:
+                cell += f" of at most {times_100(after['spearman_at_most'])}"
+            row.append(cell)
+        rows.append(row)
     return rows
+
+
+def times_100(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
 
 
 def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
@@ -199,18 +185,18 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
             dataset_type=corpus,
             dataset_name=f"{corpus} test",
             metric_type={"spearman": "spearmanr", "auc": "roc_auc"}.get(metric, metric),
-            metric_name=shown,
+            metric_name=title,
             metric_value=splits["test"][metric],
         )
         for corpus, splits in record.after.items()
-        for metric, shown in METRICS.items()
+        for metric, title in CARD_METRICS.items()
         if metric in splits.get("test", {})
     ]
     return ModelCardData(
         language="zh",
         library_name="transformers" if kind == "encoder" else "sentence-transformers",
         pipeline_tag=task,
-        tags=[*tags, "cosent", *(f"loss:{loss}" for loss in methods(record.recipe))],
+        tags=[*tags, "cosent", *(f"loss:{loss}" for loss in losses(record.recipe))],
         license="other" if restricted else None,
         base_model=base_model(str(record.recipe.get("model_name_or_path") or "")),
         model_name=name,
@@ -234,7 +220,7 @@ def upload(folder: str | Path, repository: str, private: bool, message: str, tok
     try:
         created = api.create_repo(repository, private=private, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=created.repo_id, folder_path=str(folder), ignore_patterns=LEFT_OUT, commit_message=message
+            repo_id=created.repo_id, folder_path=str(folder), ignore_patterns=NOT_PUBLISHED, commit_message=message
         )
     except (HfHubHTTPError, ValueError) as error:  # of an id, or of the front matter, which the Hub checks
         reason = getattr(error, "server_message", None) or error
