@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import shutil
 
 import pytest
 from tokenizers.processors import TemplateProcessing
@@ -10,8 +12,9 @@ from transformers import AutoTokenizer
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import load_corpus
 from cosent.data.files import read_texts
-from cosent.data.pairs import JoinedPairDataset, PairDataset
+from cosent.data.pairs import JoinedPairDataset, PairDataset, tokenize_apart, tokenize_joined, tokenizer_rules
 from cosent.errors import InputError
+from tests.conftest import VOCABULARY
 
 
 def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
@@ -57,15 +60,67 @@ def test_segments_that_are_not_zeros_before_ones(make_corpus, pairs, tiny_model)
 
 
 def test_edited_rows_are_tokenised_again(make_corpus, tokenizer):
-    """Fails if the token cache returns old rows after a corpus was prepared anew, or those of another length."""
+    """Fails if a cache returns old rows after a corpus was replaced, even by one of the same time of change, as in an
+    archive, or tokens of another length."""
     folder = make_corpus({"train": [("红", "绿", 1.0)]})
+    os.utime(folder / "train.parquet", (0, 0))
     before = PairDataset(load_corpus(folder).split("train"), tokenizer, 32)[0][0].tolist()
     make_corpus({"train": [("蓝", "绿", 1.0)]})
+    os.utime(folder / "train.parquet", (0, 0))
     after = PairDataset(load_corpus(folder).split("train"), tokenizer, 32)[0][0].tolist()
     assert before != after
     assert PairDataset(load_corpus(folder).split("train"), tokenizer, 3)[0][0].tolist() == after
     rows = load_corpus(make_corpus({"train": [("好" * 20, "好", 1.0)]})).split("train")
     assert [len(PairDataset(rows, tokenizer, length)[0][0]) for length in (8, 16)] == [8, 16]
+
+
+# Changes of a tokenizer's files, by file and key.
+TOKEN = {"id": 0, "content": "[PAD]", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+FIELDS = {
+    "tokenizer_config.json": {
+        **{"truncation_side": "left", "split_special_tokens": True, "model_input_names": ["input_ids"]},
+        **{"padding_side": "left", "model_max_length": 9, "do_lower_case": False, "unk_token": "[MASK]"},
+        **{"cls_token": "[SEP]", "sep_token": "[CLS]", "pad_token": "[UNK]", "add_prefix_space": True},
+        **{"additional_special_tokens": ["喜"], "strip_accents": False, "tokenize_chinese_chars": False},
+    },
+    "tokenizer.json": {
+        "truncation": {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0},
+        "padding": {
+            **{"strategy": {"Fixed": 9}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 0},
+            **{"pad_type_id": 0, "pad_token": "[PAD]"},
+        },
+        "added_tokens": [TOKEN | {"special": False}, TOKEN | {"id": 5, "content": "欢", "special": True}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {"[UNK]": 1, "我": 9, "[PAD]": 0}, "unk_token": "[UNK]"},
+    },
+}
+
+
+def test_all_that_decides_tokens_is_in_the_key_of_their_cache(tmp_path):
+    """Fails if a tokenizer with one other setting is given the tokens of another one from the cache."""
+
+    def read(folder) -> tuple[str, list]:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        batch = {"sentence1": ["我Liké[MASK]天安门 [CLS]喜欢", "喜"], "sentence2": ["北京天安门[SEP]的Ünï欢 喜", "欢"]}
+        joined = tokenize_joined(batch, tokenizer, 8)
+        apart = tokenize_apart(batch, tokenizer, 6)
+        ids = joined["input_ids"], joined["first_tokens"], apart["input_ids1"], apart["input_ids2"]
+        return tokenizer_rules(tokenizer), ids
+
+    rules, ids = read(VOCABULARY)
+    changed = []
+    for file, fields in FIELDS.items():
+        for name, value in fields.items():
+            folder = shutil.copytree(VOCABULARY, tmp_path / f"{file} {name}")
+            content = json.loads((folder / file).read_text(encoding="utf-8")) | {name: value}
+            (folder / file).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+            other_rules, other_ids = read(folder)
+            changed += [name] if other_ids != ids else []
+            assert other_ids == ids or other_rules != rules, f"{file}: {name}"
+    assert {"truncation_side", "truncation", "split_special_tokens", "normalizer", "model"} <= set(changed)
 
 
 def test_collators_give_the_tensors_of_their_docstrings():

@@ -60,9 +60,9 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     for split, file in files.items():
         if not file.is_file():
             raise InputError(f"{folder}: the manifest names {file}, which is missing. Prepare it again.")
-        if sha256_of_file(file) != manifest.splits[split]["sha256"]:
+        if (sha256 := sha256_of_file(file)) != manifest.splits[split]["sha256"]:
             raise InputError(f"{file} is damaged, or is of another {MANIFEST_NAME}. Copy or prepare the corpus again.")
-        rows, expected = read_parquet(file, split), manifest.splits[split]["rows"]
+        rows, expected = read_parquet(file, split, sha256), manifest.splits[split]["rows"]
         if tuple(rows.column_names) != COLUMNS or len(rows) != expected:
             raise InputError(
                 f"{file} has {len(rows)} rows and its manifest says {expected}, or other columns. Prepare it again."
@@ -71,8 +71,8 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     return Corpus(folder, manifest, splits)
 
 
-def read_parquet(file: Path, split: str) -> datasets.Dataset:
-    """Memory-maps a Parquet file through the cache of `datasets`, without its progress bar."""
+def read_parquet(file: Path, split: str, sha256: str) -> datasets.Dataset:
+    """Memory-maps a Parquet file through the cache of `datasets`, whose own key is the path and time of the file."""
     import datasets
     from pyarrow import ArrowException
 
@@ -81,7 +81,7 @@ def read_parquet(file: Path, split: str) -> datasets.Dataset:
     datasets.disable_progress_bars()
     try:
         with reading(file, *kinds, advice="Copy it again, or prepare the corpus again."):
-            return datasets.Dataset.from_parquet(str(file), split=split)
+            return datasets.Dataset.from_parquet(str(file), split=split, config_name=sha256[:32])
     finally:
         if shown:
             datasets.enable_progress_bars()

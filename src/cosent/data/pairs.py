@@ -56,9 +56,10 @@ def prefixed(batch: dict, prefixes: Prefixes) -> list[list[str]]:
 
 
 def tokenizer_rules(tokenizer) -> str:
-    """A fast tokenizer's rules and vocabulary, without the state of its last call: part of a cache's key."""
+    """All of a fast tokenizer that decides token ids, without the state of its last call: part of a cache's key."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
-    return f"{tokenizer.model_input_names}|{json.dumps(backend)}"
+    outside = tokenizer.model_input_names, tokenizer.truncation_side, tokenizer.split_special_tokens
+    return f"{outside}|{json.dumps(backend)}"
 
 
 def warn_truncated(truncated: int, total: int, unit: str, max_length: int, where: str = "", flag: str = "") -> None:
