@@ -303,7 +303,6 @@ def make_study(tmp_path):
             fields |= {"after": {corpus: {"test": test}}, "before": {corpus: {"test": {"spearman": 0.5}}}}
             fields |= {"corpora": {corpus: CorpusRecord(corpus, "a" * 64)}}
             fields |= {"scores": {corpus: arrays}} if keep_scores else {}
-            fields |= {"train_pairs_per_second": 200.0, "score_pairs_per_second": 500.0}
             fields["validation_curve"] = [(1.0, 0.5), (2.0, 0.58), (3.0, 0.6)]
             return Result(**fields | changes, method=method, corpus=corpus, seed=seed)
 

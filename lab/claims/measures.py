@@ -141,11 +141,21 @@ def right_rows(run: Result, corpus: str) -> np.ndarray:
 
 
 def by_first_epoch(first: list[Result], second: list[Result], claim: Claim) -> dict[str, Any]:
-    return over_seeds([100 * run.first_epoch for run in first], [100 * run.first_epoch for run in second])
+    return over_seeds(*([100 * first_epoch(run) for run in runs] for runs in (first, second)))
 
 
 def by_epochs_to_90(first: list[Result], second: list[Result], claim: Claim) -> dict[str, Any]:
-    return over_seeds([run.epochs_to_90 for run in first], [run.epochs_to_90 for run in second])
+    return over_seeds(*([epochs_to_90(run) for run in runs] for runs in (first, second)))
+
+
+def first_epoch(run: Result) -> float:
+    """Validation Spearman at the end of the first epoch."""
+    return next(value for epoch, value in run.validation_curve if epoch >= 1)
+
+
+def epochs_to_90(run: Result) -> float:
+    """Epochs until 90% of the best validation Spearman was first reached."""
+    return next(epoch for epoch, value in run.validation_curve if value >= 0.9 * (run.best_validation or 1))
 
 
 QUANTITIES = {

@@ -25,7 +25,7 @@ from cosent.record import OTHER_VERSION, QueryMetrics, RunRecord
 
 STUDY_NAME, ARRAYS_NAME = "study.jsonl", "scores.npz"
 KNOTS = 65
-KEPT, COMPARED = ("labels", "before", "after", "groups"), "recall_at_10"  # of the scores, and of queries
+STORED, COMPARED = ("labels", "before", "after", "groups"), "recall_at_10"  # of the scores, and of queries
 
 Arrays = dict[str, np.ndarray]  # by name
 
@@ -39,7 +39,6 @@ class Result(RunRecord):
         corpus: value of `--corpus`, joined by commas.
         point: of the grid, e.g. `learning_rate=0.0005`; empty for a run of the study itself.
         settings: what recipe, study and variant asked for.
-        train_pairs_per_second, score_pairs_per_second: by Trainer's own clock, without evaluation; None if unknown.
         calibrations: maps from scores to probabilities, by corpus.
         validation_curve: (epoch, validation Spearman), in the order of training.
         scores: test scores by corpus and name (`labels`, `before`, `after`), each `(pairs,)`; `groups` are those of
@@ -52,8 +51,6 @@ class Result(RunRecord):
     seed: int
     point: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
-    train_pairs_per_second: float | None = None
-    score_pairs_per_second: float | None = None
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     validation_curve: list[tuple[float, float]] = field(default_factory=list)
     scores: dict[str, Arrays] = field(default_factory=dict, compare=False)
@@ -78,23 +75,9 @@ class Result(RunRecord):
         return value if value is not None and math.isfinite(value) else None
 
     @property
-    def first_epoch(self) -> float | None:
-        """Validation Spearman at the end of the first epoch; None if it was not measured or is undefined."""
-        value = next((value for epoch, value in self.validation_curve if epoch >= 1), math.nan)
-        return value if math.isfinite(value) else None
-
-    @property
     def best_validation(self) -> float | None:
         """Highest validation Spearman; None if it was never measured or is undefined."""
         return max((value for _, value in self.validation_curve if math.isfinite(value)), default=None)
-
-    @property
-    def epochs_to_90(self) -> float | None:
-        """Epochs until 90% of the best validation Spearman was first reached; None without one above 0."""
-        best = self.best_validation
-        if best is None or best <= 0:
-            return None
-        return next(epoch for epoch, value in self.validation_curve if value >= 0.9 * best)
 
     def to_json(self, arrays: Arrays) -> dict[str, Any]:
         """Plain values; arrays go to `arrays` under a hash of their content, which stands for them."""
@@ -106,7 +89,7 @@ class Result(RunRecord):
 
         raw = asdict(replace(self, scores={}, queries={}, intervals={}, history=[]))
         raw["scores"] = {
-            corpus: {name: stored(pack(values)) for name, values in named.items() if name in KEPT}
+            corpus: {name: stored(pack(values)) for name, values in named.items() if name in STORED}
             for corpus, named in self.scores.items()
         }
         for corpus, queries in self.queries.items():
@@ -182,22 +165,18 @@ class Study:
     @cached_property
     def tried(self) -> dict[tuple[str, str], dict[str, float | None]]:
         """Best validation Spearman by method, training corpus and finished point of the grid."""
-        found: dict[tuple[str, str], dict[str, float | None]] = {}
+        reached: dict[tuple[str, str], dict[str, float | None]] = {}
         for point, trial in product(points(self.tune), self.trials):
             if trial.point == point:
-                found.setdefault((trial.method, trial.corpus), {})[point] = trial.best_validation
-        return found
+                reached.setdefault((trial.method, trial.corpus), {})[point] = trial.best_validation
+        return reached
 
     @property
     def missing(self) -> list[str]:
         """Runs of the study without a result, in words."""
-        asked = product(*(self.definition.get(key, []) for key in ("methods", "corpora", "seeds")))
-        there = {(result.method, result.corpus, result.seed) for result in self.results}
-        return [
-            f"{method} on {corpus}, seed {seed}"
-            for method, corpus, seed in asked
-            if (method, corpus, seed) not in there
-        ]
+        runs = product(*(self.definition.get(key, []) for key in ("methods", "corpora", "seeds")))
+        finished = {(result.method, result.corpus, result.seed) for result in self.results}
+        return [f"{run[0]} on {run[1]}, seed {run[2]}" for run in runs if run not in finished]
 
     @cached_property
     def crosses(self) -> bool:
@@ -263,11 +242,11 @@ def read_study_folder(folder: Path) -> Study:
         first, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         if first.pop("sha256", None) not in (None, digest_of([first, *lines])):
             raise ValueError("it was damaged or edited")
-        kept: Arrays = {}
+        stored: Arrays = {}
         if arrays.is_file():
-            with reading(arrays, RuntimeError, advice=OTHER_VERSION), np.load(arrays) as stored:
-                kept = dict(stored)
-        every = [Result.from_stored(line, kept) for line in lines]
+            with reading(arrays, RuntimeError, advice=OTHER_VERSION), np.load(arrays) as file_of_arrays:
+                stored = dict(file_of_arrays)
+        every = [Result.from_stored(line, stored) for line in lines]
     order = {method: place for place, method in enumerate(first.get("methods", []))}
     every.sort(key=lambda result: (order.get(result.method, len(order)), result.method, result.seed))
     results, trials = ([result for result in every if bool(result.point) is tried] for tried in (False, True))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from cosent.compute.processes import run_logged
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.models.decision import decision_rules
-from cosent.record import QUERIES_NAME, SCORES_NAME, CorpusRecord, RunRecord, read_queries, read_record, read_scores
+from cosent.record import QUERIES_NAME, SCORES_NAME, CorpusRecord, read_queries, read_record, read_scores
 
 EARLIER = "earlier.jsonl"  # next to the results
 
@@ -88,18 +87,18 @@ class Session:
         """Moves outdated results (other flags, methods or data than the study's) out of its report."""
         current = {(run.point, run.method, run.corpus): run for run in runs}
         undecided = {(run.point, run.method, run.corpus) for run in waiting}
-        of_grid, kept = any(run.point for run in runs), []
+        is_grid, valid = any(run.point for run in runs), []
         for result in self.results:
             place = (result.point, result.method, result.corpus)
-            other_part = place not in current and (of_grid or result.point)  # of study and grid
-            reason = "" if other_part or place in undecided else self.reason_to_set_aside(result, current.get(place))
+            is_other_part = place not in current and (is_grid or result.point)  # of study and grid
+            reason = "" if is_other_part or place in undecided else self.reason_to_set_aside(result, current.get(place))
             if not reason:
-                kept.append(result)
+                valid.append(result)
                 continue
             print(f"{result.name} was made {reason}: moved to {self.folder / EARLIER}", file=sys.stderr)
             with open(self.folder / EARLIER, "a", encoding="utf-8") as file:
                 file.write(json.dumps(result.to_json({}), ensure_ascii=False, default=str) + "\n")
-        self.results = kept
+        self.results = valid
         save_results(self.folder, self.definition, self.results)
 
     def reason_to_set_aside(self, result: Result, run: Run | None) -> str:
@@ -112,12 +111,12 @@ class Session:
 
     def take_over(self, runs: list[Run]) -> None:
         """Reuses runs of the grid as runs of the study with the same settings."""
-        there = {(r.method, r.corpus, r.seed): r.settings for r in self.results if not r.point}
+        finished = {(r.method, r.corpus, r.seed): r.settings for r in self.results if not r.point}
         trials = [result for result in self.results if result.point]
         for run in runs:
             key = (run.method, run.corpus, run.seed)
             same = [t for t in trials if (t.method, t.corpus, t.seed) == key and t.settings == run.settings]
-            if same and there.get(key) != run.settings:
+            if same and finished.get(key) != run.settings:
                 self.results.append(replace(same[0], point=""))
 
 
@@ -129,7 +128,6 @@ def result_of(run: Run, output: Path) -> Result:
     for checkpoint in output.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     scores, queries = read_scores(output / SCORES_NAME), read_queries(output / QUERIES_NAME)
-    trained, scored = speeds(record)
     return Result(
         **vars(record) | {"history": []},
         calibrations={name: rule.calibration for name, rule in decision_rules(output).items() if rule.calibration},
@@ -138,26 +136,10 @@ def result_of(run: Run, output: Path) -> Result:
         seed=run.seed,
         point=run.point,
         settings=run.settings,
-        train_pairs_per_second=trained,
-        score_pairs_per_second=scored,
         validation_curve=[(e["epoch"], e["eval_spearman"]) for e in record.history if "eval_spearman" in e],
         scores={name: splits["test"] for name, splits in scores.items() if "test" in splits},
         queries={name: splits["test"] for name, splits in queries.items() if "test" in splits},
     )
-
-
-def speeds(record: RunRecord) -> tuple[float | None, float | None]:
-    """Pairs per second of training, without evaluations, and of scoring, by Trainer's own clock; None if unknown."""
-    seconds, pairs, epochs = 0.0, 0.0, 0.0
-    for entry in record.history:
-        epochs = max(epochs, entry.get("epoch", 0.0))
-        for key in entry:
-            if re.fullmatch(r"eval_(.+_)?runtime", key):
-                seconds += entry[key]
-                pairs += entry[key] * entry[key.replace("runtime", "samples_per_second")]
-    training = record.train_seconds - seconds
-    trained = epochs * record.train_pairs / training if record.train_pairs is not None and training > 0 else None
-    return trained, pairs / seconds if seconds else None
 
 
 def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
