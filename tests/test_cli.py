@@ -363,8 +363,8 @@ def test_what_a_job_shows_of_its_log(monkeypatch, capsys, quiet_afterwards, rank
 
 # Names that mean different things in different jobs.
 AMBIGUOUS = {
-    *("corpus", "cross", "dtype", "folder", "int8", "json", "label_column", "license", "max_length", "min_score"),
-    *("model", "model_name_or_path", "name", "output", "overwrite", "port", "queries", "rerank", "teacher", "text"),
+    *("corpus", "folder", "int8", "label_column", "max_length", "model", "model_name_or_path", "output", "overwrite"),
+    *("rerank", "teacher", "text"),
 }
 
 

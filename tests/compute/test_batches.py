@@ -4,27 +4,27 @@ import asyncio
 
 import pytest
 
-from cosent.compute.batches import Batches
+from cosent.compute.batches import Batches, Work
 
 
-class Client:
-    """What `Batches` asks of a request."""
-
-    def __init__(self, gone=False):
-        self.gone = gone
-
-    async def is_disconnected(self):
-        return self.gone
+async def stays():
+    return False
 
 
-def answers(batches: Batches, *requests, gone=()) -> list:
-    """What each of several lists of things gets that are asked at once; `gone` are those whose client has left."""
+async def leaves():
+    return True
+
+
+def answers(*requests, gone=()) -> list:
+    """What each of several requests, a `Work` and its things, gets if all come at once; `gone` are cancelled."""
 
     async def ask():
-        asked = [asyncio.ensure_future(batches.results(things, Client())) for things in requests]
+        batches = Batches()
+        asked = [asyncio.ensure_future(batches.results(work, things, stays)) for work, things in requests]
         await asyncio.sleep(0)
         for number in gone:
             asked[number].cancel()
+        await asyncio.sleep(0)
         task = asyncio.create_task(batches.run())
         results = await asyncio.gather(*asked, return_exceptions=True)
         task.cancel()
@@ -41,29 +41,31 @@ def test_a_client_that_has_gone():
         computed.extend(things)
         return [2 * thing for thing in things]
 
-    gone, answer = answers(Batches(compute, 8), ["a", "b"], ["c"], gone=[0])
-    assert isinstance(gone, InterruptedError) and answer == ["cc"] and computed == ["c"]
-
-    async def leave():
-        await Batches(compute, 8).results(["d"], Client(gone=True))
-
+    work = Work(compute, 8)
+    gone, answer = answers((work, ["a", "b"]), (work, ["c"]), gone=[0])
+    assert isinstance(gone, asyncio.CancelledError) and answer == ["cc"] and computed == ["c"]
     with pytest.raises(ConnectionAbortedError):
-        asyncio.run(leave())
+        asyncio.run(Batches().results(work, ["d"], leaves))
 
 
 def test_a_small_request_does_not_wait_for_large_ones():
-    """Fails if a text waits for more than two slices while thousands of others are asked for."""
+    """Fails if a text waits for more than two slices of each kind of work while thousands of others are asked for."""
     slices = []
 
     def compute(things):
         slices.append(things)
         return things
 
+    texts, others = Work(compute, 100), Work(compute, 100)
     large = [[f"{number}{place}" for place in range(1500)] for number in "abc"]
-    results = answers(Batches(compute, 100), *large, ["small"])
-    assert results == [*large, ["small"]]
-    assert any("small" in things for things in slices[:2]) and len(slices) > 4
-    assert max(map(len, slices)) <= 1024
+    pairs = [(number, "好" * 50) for number in map(str, range(1500))]
+    results = answers(
+        *((texts, things) for things in large), (others, pairs), (texts, ["small"]), (others, [("x", "y")])
+    )
+    assert results == [*large, pairs, ["small"], [("x", "y")]]
+    assert any("small" in things for things in slices[:3]) and any(("x", "y") in things for things in slices[:3])
+    assert all(len({type(thing) for thing in things}) == 1 for things in slices), "two kinds of work in one call"
+    assert len(slices) > 4
 
 
 def test_a_text_that_fails():
@@ -74,5 +76,6 @@ def test_a_text_that_fails():
             raise ValueError("bad")
         return things
 
-    failed, answer = answers(Batches(compute, 8), ["good", "bad"], ["good"])
+    work = Work(compute, 8)
+    failed, answer = answers((work, ["good", "bad"]), (work, ["good"]))
     assert isinstance(failed, ValueError) and answer == ["good"]

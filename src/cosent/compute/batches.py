@@ -1,117 +1,119 @@
-"""`Batches`: concurrent requests of several clients, computed in shared slices."""
+"""`Batches`: requests of several clients, computed in shared slices by one thread."""
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-BATCH, SLICE = 1024, 0.3  # things computed at a time, and about how many seconds that takes
-WAITING = 256  # requests; one more is refused
+SLICE = 0.2  # seconds, about, that a slice of work takes
+MOST_WAITING = 256  # requests; one more is refused
 
 
 @dataclass(eq=False)
-class Asked:
-    """A request in the queue."""
+class Work:
+    """Work of one kind: `compute` maps a list of things, texts or tuples with texts, to a result for each.
 
+    Attributes:
+        longest: characters of a thing that the model reads, about.
+        room: cost of the next slice, which follows the measured speed.
+    """
+
+    compute: Callable[[list], Iterable]
+    longest: int
+    room: float = 2048.0
+
+    def cost(self, thing: Any) -> int:
+        """Cost of a thing: about its tokens, and a part of the characters that are only tokenised."""
+        texts = (thing,) if isinstance(thing, str) else (text for text in thing if isinstance(text, str))
+        characters = sum(map(len, texts))
+        return 16 + min(characters, self.longest) + characters // 20
+
+
+@dataclass(eq=False)
+class Request:
+    """A request that waits, of which the first `taken` things are computed or being computed."""
+
+    work: Work
     things: list
     future: asyncio.Future
-    taken: int = 0  # things that are or were computed
+    taken: int = 0
     results: list = field(default_factory=list)
 
 
-def characters(thing: str | tuple) -> int:
-    """Of a text, or of the texts of a pair."""
-    return sum(map(len, (thing,) if isinstance(thing, str) else thing))
-
-
 class Batches:
-    """Computes waiting requests in a thread, round robin, in slices of about `SLICE` seconds.
+    """A queue of requests, computed round robin in slices of about `SLICE` seconds.
 
-    So a small request waits for one or two slices, however large its neighbours are, and nothing is computed for a
-    client that has gone. Requests that wait together are computed in one call of `compute`.
-
-    Args:
-        compute: a list of things, texts or pairs of them -> a result for each.
-        longest: tokens that the model reads of a thing, a bound of its work.
-        characters: of a thing.
+    So a small request waits for one or two slices of each kind of work, however large its neighbours are. Requests for
+    the same work share a slice: one call of `compute`.
     """
 
-    def __init__(
-        self, compute: Callable[[list], Iterable], longest: int, characters: Callable[[Any], int] = characters
-    ):
-        self.compute, self.longest, self.characters = compute, longest, characters
-        self.waiting: deque[Asked] = deque()
+    def __init__(self):
+        self.waiting: list[Request] = []
         self.arrived = asyncio.Event()
-        self.room = 2048.0  # work of the next slice, as `work` counts it
 
-    async def results(self, things: list, request) -> list:
-        """The results of things; `asyncio.QueueFull` if too many requests wait, `ConnectionError` without a client.
-
-        `InterruptedError` if the server stops first.
-        """
-        if len(self.waiting) >= WAITING:
+    async def results(self, work: Work, things: list, disconnected: Callable[[], Awaitable[bool]]) -> list:
+        """The results of things; `asyncio.QueueFull` if too many wait, `ConnectionError` if the client has gone."""
+        if len(self.waiting) >= MOST_WAITING:
             raise asyncio.QueueFull
-        asked = Asked(things, asyncio.get_running_loop().create_future())
-        self.waiting.append(asked)
+        request = Request(work, things, asyncio.get_running_loop().create_future())
+        self.waiting.append(request)
         self.arrived.set()
         try:
-            while not (await asyncio.wait([asked.future], timeout=0.5))[0]:
-                if await request.is_disconnected():
+            while not (await asyncio.wait([request.future], timeout=0.5))[0]:
+                if await disconnected():
                     raise ConnectionAbortedError
-            return asked.future.result()
-        except asyncio.CancelledError:  # by uvicorn, `GRACE` seconds after SIGTERM
-            raise InterruptedError from None
+            return request.future.result()
         finally:
-            asked.future.cancel()  # if nobody waits for it any more
+            request.future.cancel()  # which `next_slice` sees, if nobody waits for it any more
 
     async def run(self) -> None:
         """Answers requests for ever."""
         while True:
-            if not (shares := self.next_slice()):
+            if not (parts := self.next_slice()):
                 self.arrived.clear()
                 await self.arrived.wait()
                 continue
-            started = time.monotonic()
-            await self.answer(shares)
-            rate = sum(self.work(thing) for _, things in shares for thing in things) / (time.monotonic() - started)
-            self.room = min(max(rate * SLICE, self.room / 4), self.room * 4)
+            work, started = parts[0][0].work, time.monotonic()
+            await self.answer(parts)
+            cost = sum(work.cost(thing) for _, things in parts for thing in things)
+            measured = SLICE * cost / (time.monotonic() - started)
+            work.room = min(max(measured, work.room / 4), work.room * 4)
 
-    def work(self, thing: Any) -> int:
-        """Cost of a text or a pair: about the number of its tokens, and a few for the overhead."""
-        return 16 + min(self.characters(thing), self.longest)
+    def next_slice(self) -> list[tuple[Request, list]]:
+        """The next things to compute: of all requests for the work of the first one, to each an equal share."""
+        waiting = [request for request in self.waiting if not request.future.done()]
+        alike = [request for request in waiting if request.work is waiting[0].work]
+        parts: list[tuple[Request, list]] = []
+        room = alike[0].work.room if alike else 0.0
+        share = room / max(1, len(alike))
+        for request in alike:
+            if room <= 0:
+                break
+            start, end = request.taken, room - share
+            while request.taken < len(request.things) and room > end:
+                room -= request.work.cost(request.things[request.taken])
+                request.taken += 1
+            parts.append((request, request.things[start : request.taken]))
+        served = [request for request, _ in parts]
+        self.waiting = [request for request in waiting if request not in served]
+        self.waiting += [request for request in served if request.taken < len(request.things)]
+        return parts
 
-    def next_slice(self) -> list[tuple[Asked, list]]:
-        """The next slice: an equal share of each request, and more where others leave room."""
-        shares: list[tuple[Asked, list]] = []
-        room, count, share = self.room, 0, self.room / max(1, len(self.waiting))
-        while self.waiting and room > 0 and count < BATCH:
-            asked = self.waiting.popleft()
-            if asked.future.done():
-                continue
-            start, end = asked.taken, room - min(share, room)
-            while room > end and asked.taken < len(asked.things) and count < BATCH:
-                room -= self.work(asked.things[asked.taken])
-                asked.taken, count = asked.taken + 1, count + 1
-            shares.append((asked, asked.things[start : asked.taken]))
-            if asked.taken < len(asked.things):
-                self.waiting.append(asked)
-        return shares
-
-    async def answer(self, shares: list[tuple[Asked, list]]) -> None:
-        """Computes a slice; if that fails, each request's part alone, which fails no other."""
+    async def answer(self, parts: list[tuple[Request, list]]) -> None:
+        """Computes a slice; if that fails, the part of each request alone, which fails no other."""
+        things = [thing for _, part in parts for thing in part]
         try:
-            results = iter(await asyncio.to_thread(self.compute, [thing for _, things in shares for thing in things]))
+            results = iter(await asyncio.to_thread(parts[0][0].work.compute, things))
         except Exception as error:
-            if len(shares) > 1:
-                for share in shares:
-                    await self.answer([share])
-            elif not shares[0][0].future.done():
-                shares[0][0].future.set_exception(error)
+            if len(parts) > 1:
+                for part in parts:
+                    await self.answer([part])
+            elif not parts[0][0].future.done():
+                parts[0][0].future.set_exception(error)
             return
-        for asked, things in shares:
-            asked.results += islice(results, len(things))
-            if len(asked.results) == len(asked.things) and not asked.future.done():
-                asked.future.set_result(asked.results)
+        for request, part in parts:
+            request.results += islice(results, len(part))
+            if len(request.results) == len(request.things) and not request.future.done():
+                request.future.set_result(request.results)

@@ -2,48 +2,47 @@
 
 cosent serve --model runs/faq                                    http://127.0.0.1:8000, until Ctrl-C
 cosent serve --model runs/faq --rerank runs/cross --port 8080
-cosent serve --model runs/faq --text faq.xlsx --text_column question --precision 0.8      /search, and "nothing found"
+cosent serve --model runs/faq --text faq.xlsx --text_column question --min_probability 0.8      /search
 curl -s localhost:8000/similarity -H 'Content-Type: application/json' -d '{"pairs": [["怎么还款", "如何还款"]]}'
 
-/v1/embeddings has the shape of OpenAI's, /embed that of TEI, /rerank, of --model unless there is --rerank, those of TEI
-("texts") and of Jina and Cohere ("documents"). /search answers as `cosent search` does, from files that may grow. What
-several clients ask at a time is computed in one packed batch. Requests need the key of COSENT_API_KEY, if it is set.
+/v1/embeddings and /v1/models have the shapes of OpenAI, /v1/rerank and /v2/rerank, of --model unless there is --rerank,
+those of Jina and Cohere. /search answers as `cosent search` does. What several clients ask at a time is computed in one
+packed batch. Requests need the key of COSENT_API_KEY, if it is set.
 """
 
 import asyncio
 import base64
-import json
 import logging
 import os
 import secrets
-import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from cosent.cli import option, refuse_changed
-from cosent.compute.batches import WAITING, Batches
+from cosent.compute.batches import MOST_WAITING, Batches, Work
 from cosent.data.files import OF_FILES
 from cosent.data.formats import as_text, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import FILE_KINDS, HitLimits, Int8, ModelSource, TextColumn, open_model
-from cosent.search.differences import collisions
+
+if TYPE_CHECKING:
+    from cosent.models.bi_encoder import TextModel
+    from cosent.models.decision import DecisionRule
+    from cosent.search.index import Index
 
 logger = logging.getLogger(__name__)
 
 KEY_VARIABLE = "COSENT_API_KEY"
 MOST_TEXTS, MOST_CHARACTERS, MOST_BYTES = 2048, 20_000, 8 * 2**20  # of a request; of a text; of a request
-MOST_PAIRED = 4 * 2**20  # characters of all pairs of a request, of which the query of /rerank is in each
 MOST_TOP, MOST_HITS = 100, 20_480  # hits of a query; of a request
-JSON = "application/json"
-PATIENCE = 30  # seconds: a client that sends or reads nothing whole for so long is cut off
 GRACE = 5  # seconds for the requests that are being computed at SIGTERM
 
 
@@ -56,23 +55,42 @@ class ServeArguments(HitLimits, TextColumn, Int8, ModelSource):
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 accepts other machines.")
     port: int = option(8000, "Port to listen on.")
-    rerank_scores: Literal["calibrated", "sigmoid", "raw"] | None = option(
-        None,
-        "Scores of /rerank: probabilities, 0 to 1, or the model's own; default: calibrated if it can, else sigmoid.",
-    )
-    dimensions: list[int] | None = option(
-        None, "Shorter vectors that requests may ask for, of a model trained for them; after merge --pca_dim, any are."
-    )
-    cors: list[str] | None = option(
-        None, "Origins of web pages that may send requests, e.g. https://me.org, or *.", commas=True
-    )
+
+
+@dataclass(kw_only=True)
+class Service:
+    """Models, decision rules and index of a server.
+
+    Args:
+        name: of the model, in answers.
+        model, reranker: of any tower; the same one may be both.
+        rule, rerank_rule: of the pairs of /similarity, and of those of the reranker; None without one.
+        index: of /search, with the rule of its hits.
+        limits: of its hits, where a request has none: `min_score` or `min_probability`.
+    """
+
+    name: str
+    model: "TextModel"
+    reranker: "TextModel"
+    rule: "DecisionRule | None" = None
+    rerank_rule: "DecisionRule | None" = None
+    index: "Index | None" = None
+    limits: dict[str, float]
+
+    def check_limits(self, limits: dict[str, float]) -> None:
+        """Raises `InputError` for a probability that no hit can have."""
+        from cosent.search.index import check_reachable
+
+        if self.index is not None and "min_probability" in limits:
+            rule = self.index.rule if self.reranker is self.model else self.rerank_rule
+            check_reachable(limits["min_probability"], rule, self.reranker)
 
 
 def main(args: ServeArguments) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise InputError("cosent serve needs FastAPI and uvicorn. Run pip install -e '.[serve]'.")
     if args.text is None:
-        refuse_changed(args, ("text_column", *OF_FILES, "min_score", "min_probability", "precision"), "--text FILE")
+        refuse_changed(args, ("text_column", *OF_FILES, *args.limits), "--text FILE")
     elif args.int8:
         raise InputError("--int8 with --text: vectors of files are cached by float32 weights. Leave one of them out.")
     args.check_limits()
@@ -81,58 +99,13 @@ def main(args: ServeArguments) -> None:
         resolve(model)
     import uvicorn
 
-    from cosent.models.bundle import Bundle
-    from cosent.models.decision import choose_rule, decision_rules
-
-    def load(path: str):
-        if Path(path, "bundle.json").is_file():
-            try:
-                return Bundle(path)
-            except ValueError as error:
-                raise InputError(str(error)) from error
-        return open_model(replace(args, model=path))
-
-    models = [load(path) for path in dict.fromkeys(filter(None, (args.model, args.rerank)))]
-    rules = [choose_rule(decision_rules(path), args.corpus, path) for path in (args.model, args.rerank or args.model)]
-    live = None if args.text is None else open_live(args, models[0], models[1] if len(models) > 1 else None, rules[1])
-    app = build(
-        args.model,
-        models[0],
-        models[-1],
-        rules[0],
-        key,
-        rules[1],
-        args.rerank_scores,
-        args.cors or (),
-        live,
-        tuple(args.limits.items()),
-        args.dimensions or (),
+    app = application(load(args), key)
+    request = (
+        'similarity answers {"pairs": [["好", "很好"]]}' if args.text is None else 'search answers {"query": "好"}'
     )
-    limits: dict[str, Any] = {"http": protocol(), "ws": "none", "timeout_graceful_shutdown": GRACE}
-    asked = 'similarity answers {"pairs": [["好", "很好"]]}' if live is None else 'search answers {"query": "怎么还款"}'
-    logger.info("http://%s:%d/%s (Ctrl-C ends)", args.host, args.port, asked)
+    logger.info("http://%s:%d/%s (Ctrl-C ends)", args.host, args.port, request)
+    limits: dict[str, Any] = {"http": "h11", "ws": "none", "timeout_graceful_shutdown": GRACE}
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
-
-
-def open_live(args: ServeArguments, model, reranker, rule):
-    """The `LiveIndex` of `--text`; refuses limits that it cannot keep."""
-    from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.bundle import Bundle
-    from cosent.models.cache import growing_vectors
-    from cosent.search.index import open_index
-    from cosent.search.live import LiveIndex
-
-    if not isinstance(model, SentenceEncoder) or isinstance(reranker, Bundle):
-        raise InputError("--text needs a bi-encoder as --model, and no exported bundle. Name the folder of training.")
-    paths = args.text or []
-    column, options = args.text_column, args.options
-    live = LiveIndex(lambda: open_index(None, paths, model, growing_vectors, column, options), paths, rule, reranker)
-    if args.precision is not None:
-        logger.info("%s", live.index.gate(args.precision, rule, None, reranker))
-    (problem,) = live.answers([(live.index.sentences[0], 1, tuple(args.limits.items()))])
-    if isinstance(problem, InputError):
-        raise problem
-    return live
 
 
 def key_of(value: str | None) -> str | None:
@@ -143,44 +116,74 @@ def key_of(value: str | None) -> str | None:
     return key
 
 
+def load(args: ServeArguments) -> Service:
+    """Models, rules for the prompts that they read here, and the index of `--text`."""
+    from cosent.models.cache import growing_vectors
+    from cosent.models.decision import rule_for
+    from cosent.search.index import open_index
+
+    model = open_model(args, bi_encoder=args.text is not None)
+    reranker = model if args.rerank is None else open_model(replace(args, model=args.rerank))
+    rule, reason = rule_for(args.model, model.prompts.sides(), args.corpus)
+    rerank_rule, index = rule, None
+    if args.rerank is not None:
+        rerank_rule, reason = rule_for(args.rerank, reranker.prompts.sides(), args.corpus)
+    if reason:
+        logger.info("There are scores, but no probabilities: %s.", reason)
+    if args.text is not None:
+        index = open_index(None, args.text, model, growing_vectors, args.text_column, args.options)
+        index.rule, _ = rule_for(args.model, model.prompts.for_search(), args.corpus)
+    names = {"name": args.model, "model": model, "reranker": reranker, "rule": rule, "rerank_rule": rerank_rule}
+    service = Service(**names, index=index, limits=args.limits)
+    service.check_limits(args.limits)
+    return service
+
+
 def vectors_by(model) -> Callable[[list], list]:
-    """A function of texts: the vector of each, and how many tokens the model read of it."""
+    """A function of texts: the unit vector of each, and how many tokens the model read of it."""
 
     def compute(texts: list) -> list[tuple[np.ndarray, int]]:
-        vectors = model.encode(texts, normalize_embeddings=False).astype("<f4")
-        if not np.isfinite(vectors).all():
-            raise ValueError("the model returns nan or inf")
+        vectors = model.encode(texts, normalize_embeddings=True).astype("<f4")
         return list(zip(vectors, map(len, model.token_ids(texts)), strict=True))
 
     return compute
 
 
-def unit(vector: np.ndarray, width: int | None = None) -> np.ndarray:
-    """The first `width` numbers of a vector, scaled to length 1."""
-    vector = vector[:width]
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
-
-
 def scores_by(model) -> Callable[[list], list]:
-    """A function of pairs of texts: the score of each, and whether the model cannot tell its texts apart."""
+    """A function of pairs of texts: the score of each."""
+    return lambda pairs: model.similarity(*map(list, zip(*pairs, strict=True))).tolist()
 
-    def compute(pairs: list) -> list[tuple[float, bool]]:
-        sides = [list(side) for side in zip(*pairs, strict=True)]
-        return list(zip(model.similarity(*sides).tolist(), collisions(model, *sides), strict=True))
+
+def hits_by(service: Service) -> Callable[[list], list]:
+    """A function of questions, each a query, its `top` and its limits: the hits of each."""
+    reranking = service.reranker is not service.model
+    options = {"reranker": service.reranker, "rule": service.rerank_rule} if reranking else {}
+
+    def compute(questions: list) -> list:
+        hits: list = []
+        for (top, limits), alike in groupby(questions, itemgetter(1, 2)):
+            queries, most = [query for query, *_ in alike], min(top, len(service.index))
+            hits += service.index.search(queries, most, **options, **dict(limits))
+        return hits
 
     return compute
 
 
-def listed(texts: Any) -> Any:
-    """The texts of `input` or `inputs`, which may be a single one."""
+def relevance(service: Service, scores: Sequence[float]) -> list[float]:
+    """Scores of the reranker from 0 to 1, in the same order: probabilities, else sigmoids or (1 + cosine) / 2."""
+    from cosent.evaluation.calibration import sigmoid
+
+    if service.rerank_rule is not None and service.rerank_rule.calibration is not None:
+        return service.rerank_rule.probabilities(scores).tolist()
+    values = np.asarray(scores, np.float64)
+    return ((1 + values) / 2 if hasattr(service.reranker, "embedding_dimension") else sigmoid(values)).tolist()
+
+
+def as_list(texts: Any) -> Any:
+    """The texts of a field that may hold a single one."""
     if isinstance(texts, list) and texts and isinstance(texts[0], int | list):
         raise ValueError("send texts, not token ids; in langchain-openai, set check_embedding_ctx_length=False")
     return [texts] if isinstance(texts, str) else texts
-
-
-def text_of(document: Any) -> Any:
-    """The text of a document, which may be an object with a field `text`."""
-    return document.get("text") if isinstance(document, dict) else document
 
 
 def not_blank(text: str) -> str:
@@ -190,179 +193,58 @@ def not_blank(text: str) -> str:
     return text
 
 
-def protocol() -> type[asyncio.Protocol]:
-    """uvicorn's protocol for a connection, which ends if it waits for the client for `PATIENCE` to twice as long."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class Patient(H11Protocol):
-        def connection_made(self, transport):
-            super().connection_made(transport)
-            self.next_check = self.loop.call_later(PATIENCE, self.check, None)
-
-        def connection_lost(self, exc):
-            self.next_check.cancel()
-            super().connection_lost(exc)
-
-        def check(self, before):
-            """Ends the connection if it still waits for the same request, or for the same bytes to be read."""
-            unread = self.transport.get_write_buffer_size()
-            computing = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
-            now = None if computing and not unread else (self.cycle, unread)
-            if now is not None and now == before:
-                self.transport.abort()
-            self.next_check = self.loop.call_later(PATIENCE, self.check, now)
-
-    return Patient
-
-
-def build(
-    name: str,
-    model,
-    reranker,
-    rule=None,
-    key: str | None = None,
-    rerank_rule=None,
-    rerank_scores: str | None = None,
-    cors: Sequence[str] = (),
-    live=None,
-    limits: tuple[tuple[str, float], ...] = (),
-    dimensions: Sequence[int] = (),
-):
-    """The FastAPI application.
-
-    Args:
-        name: of the model, in answers.
-        model, reranker: any `TextModel` or `Bundle`; the same one may be both.
-        rule: the `DecisionRule` of `/similarity`.
-        key: token that requests need.
-        rerank_rule: the `DecisionRule` of the reranker, if it has one.
-        rerank_scores: `calibrated`, `sigmoid` or `raw`; default: the first of them that the reranker has.
-        cors: origins of pages that may read the answers.
-        live: the `LiveIndex` of `/search`.
-        limits: of its hits, where a request has none, as name and value.
-        dimensions: widths that a vector may be cut to.
-    """
+def application(service: Service, key: str | None = None):
+    """The FastAPI application of a service; requests need the key, if there is one."""
     from fastapi import FastAPI, Request
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.middleware.cors import CORSMiddleware
-    from fastapi.responses import JSONResponse, PlainTextResponse, Response
-    from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+    from fastapi.responses import Response
+    from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field
     from pydantic_core import to_json
     from starlette.exceptions import HTTPException
 
     Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(not_blank)]
-    number = Field(min_length=1, max_length=MOST_TEXTS)
-    Texts = Annotated[list[Text], number]
-    Share = Annotated[float, Field(gt=0, lt=1)]
+    several = Field(min_length=1, max_length=MOST_TEXTS)
+    Texts = Annotated[list[Text], several, BeforeValidator(as_list)]
+    Document = Annotated[Text, BeforeValidator(lambda given: given.get("text") if isinstance(given, dict) else given)]
 
     class Embeddings(BaseModel):
-        input: Annotated[Texts, BeforeValidator(listed)]
-        model: str | None = None
+        input: Texts
         encoding_format: Literal["float", "base64"] = "float"
-        dimensions: int | None = None
-
-    class Embed(BaseModel):
-        inputs: Annotated[Texts, BeforeValidator(listed)]
-        normalize: bool = True
         dimensions: int | None = None
 
     class Rerank(BaseModel):
         query: Text
-        texts: Texts | None = None
-        documents: Annotated[list[Annotated[Text, BeforeValidator(text_of)]], number] | None = None
-        top_n: int | None = Field(None, ge=0)
-        top_k: int | None = Field(None, ge=0)
+        documents: Annotated[list[Document], several]
+        top_n: int | None = Field(None, ge=1)
         return_documents: bool | None = False
-        return_text: bool | None = False
-        raw_scores: bool | None = False
 
     class Similarity(BaseModel):
-        pairs: Annotated[list[tuple[Text, Text]], number]
+        pairs: Annotated[list[tuple[Text, Text]], several]
 
     class Search(BaseModel):
-        query: Text | None = None
-        queries: Texts | None = None
+        queries: Texts = Field(validation_alias=AliasChoices("queries", "query"))
         top: int = Field(10, ge=1, le=MOST_TOP)
         min_score: float | None = Field(None, allow_inf_nan=False)
-        min_probability: Share | None = None
-        precision: Share | None = None
+        min_probability: float | None = Field(None, ge=0, lt=1)
 
+    name, model, reranker, batches = service.name, service.model, service.reranker, Batches()
     width = getattr(model, "embedding_dimension", None)
-    if wrong := [one for one in dimensions if not 1 <= one <= (width or 0)]:
-        raise InputError(f"--dimensions {wrong[0]}: the vectors of {name} have {width or 0} numbers. Name fewer.")
-    widths = range(1, width + 1) if width and model.nested else sorted({*dimensions, width or 0})
-    embeddings = Batches(vectors_by(model), model.max_length) if width else None
-    similarities = Batches(scores_by(model), model.max_length)
-    reranking = similarities if reranker is model else Batches(scores_by(reranker), reranker.max_length)
-    searching = None if live is None else Batches(live.answers, model.max_length, lambda one: len(one[0]))
-    queues = {embeddings, similarities, reranking, searching} - {None}
-
-    rerank_scores = rerank_scores or ("sigmoid" if rerank_rule is None else "calibrated")
-    if rerank_scores == "calibrated" and rerank_rule is None:
-        raise InputError("--rerank_scores calibrated: the reranker has no calibration. Take sigmoid or raw.")
-
-    def reranked(scores: Sequence[float]) -> Sequence[float]:
-        """Scores as --rerank_scores has them, in the same order."""
-        if rerank_scores == "raw":
-            return scores
-        if rerank_scores == "calibrated":
-            return rerank_rule.probabilities(scores).tolist()
-        from cosent.evaluation.calibration import sigmoid
-
-        logits = np.asarray(scores, np.float64)
-        cosines = getattr(reranker, "embedding_dimension", None)
-        return ((1 + logits) / 2 if cosines else sigmoid(logits)).tolist()
+    embedding = Work(vectors_by(model), model.max_length)
+    scoring = Work(scores_by(model), model.max_length)
+    reranking = scoring if reranker is model else Work(scores_by(reranker), reranker.max_length)
+    searching = Work(hits_by(service), model.max_length)
 
     @asynccontextmanager
     async def lifespan(app):
-        tasks = [asyncio.create_task(one.run()) for one in queues]
-        if live is not None:  # a daemon: the server does not wait for it
-            threading.Thread(target=live.watch, daemon=True).start()
+        task = asyncio.create_task(batches.run())
         yield
-        if live is not None:
-            live.stopped.set()
-        for task in tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
     app = FastAPI(title="cosent", lifespan=lifespan, docs_url=None, redoc_url=None)
 
-    def refusal(status: int, message: str, field: str | None = None, headers=None):
-        """An error in OpenAI's shape, whose clients show the message."""
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        error = {"message": message, "type": kind, "param": field, "code": status}
-        return JSONResponse({"error": error}, status, headers)
-
-    def unauthorised(headers) -> Any:
-        """A refusal if a request has not the key."""
-        given = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
-        right = key is None or secrets.compare_digest(given, key.encode())
-        return None if right else refusal(401, "the bearer token is missing or wrong")
-
-    served: Counter[tuple[str, int]] = Counter()
-    app.add_middleware(Gate, unauthorised=unauthorised, served=served)
-    if cors:
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors), allow_methods=["*"], allow_headers=["*"])
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request, error):  # without the input, which may not even be UTF-8
-        problem = error.errors()[0]
-        field = ".".join(map(str, problem["loc"])).removeprefix("body.")
-        return refusal(422, f"{field}: {problem['msg']}", field)
-
-    app.exception_handler(HTTPException)(
-        lambda request, error: refusal(error.status_code, error.detail, headers=error.headers)
-    )
-    app.exception_handler(InputError)(lambda request, error: refusal(400, str(error)))
-    app.exception_handler(Exception)(lambda request, error: refusal(500, "the model failed: see the server's output"))
-    app.exception_handler(asyncio.QueueFull)(
-        lambda request, error: refusal(503, f"{WAITING} requests are waiting already; try again")
-    )
-
-    app.exception_handler(ConnectionAbortedError)(lambda request, error: refusal(499, "the client has gone"))
-
-    app.exception_handler(InterruptedError)(lambda request, error: refusal(503, "the server is stopping; try again"))
+    app.add_middleware(Gate, key=key)
+    add_errors(app)
 
     @app.get("/health")
     async def health():
@@ -372,150 +254,124 @@ def build(
     async def models():
         return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "cosent"}]}
 
-    @app.get("/info")
-    async def info():
-        kind = {"embedding": {}} if width else {"reranker": {}}
-        lengths = {"max_input_length": model.max_length, "max_client_batch_size": MOST_TEXTS}
-        return {"model_id": name, "model_type": kind, **lengths, "rerank_scores": rerank_scores}
-
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics():
-        waiting = sum(len(one.waiting) for one in queues)
-        lines = [f'cosent_requests_total{{path="{path}",status="{code}"}} {n}' for (path, code), n in served.items()]
-        types = ["# TYPE cosent_requests_waiting gauge", f"cosent_requests_waiting {waiting}"]
-        return "\n".join([*types, "# TYPE cosent_requests_total counter", *lines, ""])
-
-    async def vectors_of(texts: list[str], request: Request, dimensions: int | None) -> list[tuple[np.ndarray, int]]:
-        if embeddings is None:
-            raise HTTPException(400, f"{name} is a cross-encoder, which has no embeddings; use /rerank or /similarity")
-        if dimensions is not None and dimensions not in widths:
-            known = f"1 to {width}" if model.nested else ", ".join(map(str, widths))
-            more = "" if model.nested else "; start the server with --dimensions, or make a model by merge --pca_dim"
-            raise HTTPException(422, f"dimensions: the vectors of this model have {known} numbers{more}")
-        return await embeddings.results(texts, request)
-
-    @app.post("/embed")
-    async def embed_as_tei(asked: Embed, request: Request):
-        results = await vectors_of(asked.inputs, request, asked.dimensions)
-
-        def vectors() -> bytes:
-            end = asked.dimensions
-            return to_json([(unit(one, end) if asked.normalize else one[:end]).tolist() for one, _ in results])
-
-        return Response(await asyncio.to_thread(vectors), media_type=JSON)
-
     @app.post("/v1/embeddings")
-    async def embed(asked: Embeddings, request: Request):
-        results = await vectors_of(asked.input, request, asked.dimensions)
-        return Response(await asyncio.to_thread(embedded, results, asked), media_type=JSON)
-
-    def embedded(results: list[tuple[np.ndarray, int]], asked: Embeddings) -> bytes:
-        form = asked.encoding_format
-        vectors, tokens = zip(*((unit(one, asked.dimensions), count) for one, count in results), strict=True)
-        shown = [base64.b64encode(one.tobytes()).decode() if form == "base64" else one.tolist() for one in vectors]
-        data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(shown)]
-        usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(tokens))
-        return to_json({"object": "list", "data": data, "model": name, "usage": usage})
-
-    def paired(pairs: list) -> list:
-        """The pairs, unless they are too much work together."""
-        if (characters := sum(len(one) + len(other) for one, other in pairs)) > MOST_PAIRED:
+    async def embed(body: Embeddings, request: Request):
+        if width is None:
             raise HTTPException(
-                422, f"the pairs have {characters:,} characters, at most {MOST_PAIRED:,}; send fewer at a time"
+                400, f"{name} is a cross-encoder, which has no embeddings; use /v1/rerank or /similarity"
             )
-        return pairs
+        if body.dimensions not in (None, width):
+            raise HTTPException(422, f"dimensions: the vectors of this model have {width} numbers")
+        results = await batches.results(embedding, body.input, request.is_disconnected)
 
-    @app.post("/rerank")
+        def written() -> bytes:
+            vectors, tokens = zip(*results, strict=True)
+            base64s = body.encoding_format == "base64"
+            values = [base64.b64encode(one.tobytes()).decode() if base64s else one.tolist() for one in vectors]
+            data = [{"object": "embedding", "index": row, "embedding": value} for row, value in enumerate(values)]
+            usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(tokens))
+            return to_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+        return Response(await asyncio.to_thread(written), media_type="application/json")
+
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
-    async def rerank(asked: Rerank, request: Request):
-        texts = asked.texts or asked.documents
-        if texts is None or (asked.texts and asked.documents):
-            raise HTTPException(422, "give texts (as TEI has it) or documents (as Jina and Cohere have it)")
-        pairs = paired([(asked.query, text) for text in texts])
-        scores, same = zip(*await reranking.results(pairs, request), strict=True)
-        order = sorted(range(len(texts)), key=lambda index: -scores[index])[: asked.top_n or asked.top_k or None]
-        shown = scores if asked.raw_scores else reranked(scores)
-        results = []
-        for index in order:
-            result = {"index": index, "score" if asked.texts else "relevance_score": shown[index]}
-            if same[index]:
-                result["token_collision"] = True
-            if asked.return_text:
-                result["text"] = texts[index]
-            if asked.return_documents:
-                result["document"] = {"text": texts[index]}
-            results.append(result)
-        return results if asked.texts else {"id": secrets.token_hex(8), "model": name, "results": results}
+    async def rerank(body: Rerank, request: Request):
+        pairs = [(body.query, text) for text in body.documents]
+        scores = await batches.results(reranking, pairs, request.is_disconnected)
+        shown = relevance(service, scores)
+        order = sorted(range(len(pairs)), key=lambda row: -scores[row])[: body.top_n]
+        results: list[dict[str, Any]] = [{"index": row, "relevance_score": shown[row]} for row in order]
+        if body.return_documents:
+            results = [result | {"document": {"text": body.documents[result["index"]]}} for result in results]
+        return {"id": secrets.token_hex(8), "model": name, "results": results}
 
     @app.post("/similarity")
-    async def similarity(asked: Similarity, request: Request):
-        scores, same = zip(*await similarities.results(paired(asked.pairs), request), strict=True)
-        answer = {"model": name, "scores": scores, "token_collisions": same}
-        if rule is None:
+    async def similarity(body: Similarity, request: Request):
+        scores = await batches.results(scoring, body.pairs, request.is_disconnected)
+        answer = {"model": name, "scores": scores}
+        if (rule := service.rule) is None:
             return answer
         verdicts = ["similar" if similar else "not similar" for similar in rule.similar(scores)]
-        return answer | {
-            "corpus": rule.corpus,
-            "probabilities": rule.probabilities(scores).tolist(),
-            "verdicts": verdicts,
-        }
+        probabilities = {} if rule.calibration is None else {"probabilities": rule.probabilities(scores).tolist()}
+        return answer | {"corpus": rule.corpus, "verdicts": verdicts} | probabilities
 
     @app.post("/search")
-    async def search(asked: Search, request: Request):
-        if searching is None:
+    async def search(body: Search, request: Request):
+        if service.index is None:
             raise HTTPException(400, "there is nothing to search; start the server with --text FILE")
-        queries = asked.queries or list(filter(None, [asked.query]))
-        if (asked.query is None) == (asked.queries is None):
-            raise HTTPException(422, "give query, or queries")
-        if len(queries) * asked.top > MOST_HITS:
+        if len(body.queries) * body.top > MOST_HITS:
             raise HTTPException(422, f"top: at most {MOST_HITS:,} hits of all queries together; send fewer at a time")
-        own = asked.model_dump(include={"min_score", "min_probability", "precision"}, exclude_none=True)
-        if len(own) > 1:
-            raise HTTPException(422, f"{' and '.join(own)} both decide what is found; give one of them")
-        questions = [(query, asked.top, tuple(own.items()) or limits) for query in queries]
-        results = await searching.results(questions, request)
-        if problem := next((one for one in results if isinstance(one, InputError)), None):
-            raise HTTPException(422, str(problem))
-        return Response(await asyncio.to_thread(found, queries, results), media_type=JSON)
-
-    def found(queries: list[str], results: list) -> bytes:
-        shown = [
-            {"query": query, "found": bool(hits), "hits": [{"rank": n, **asdict(hit)} for n, hit in enumerate(hits, 1)]}
-            for query, hits in zip(queries, results, strict=True)
-        ]
-        return to_json({"model": name, "results": json.loads(as_text(shown))}, inf_nan_mode="null")
+        limits = body.model_dump(include={"min_score", "min_probability"}, exclude_none=True) or service.limits
+        if len(limits) > 1:
+            raise HTTPException(422, f"{' and '.join(limits)} both decide what is found; give one of them")
+        try:
+            service.check_limits(limits)
+        except InputError as error:
+            raise HTTPException(422, str(error)) from error
+        questions = [(query, body.top, tuple(limits.items())) for query in body.queries]
+        hits = await batches.results(searching, questions, request.is_disconnected)
+        return Response(await asyncio.to_thread(written_hits, name, body.queries, hits), media_type="application/json")
 
     return app
 
 
-class Gate:
-    """Middleware that reads nothing of a request without the key, and no body of more than `MOST_BYTES`."""
+def written_hits(name: str, queries: list[str], hits: list) -> bytes:
+    """The answer of /search as JSON; cosines that rounding took above 1 are 1."""
+    rows = [
+        [{"rank": n, **asdict(hit), "cosine": min(hit.cosine, 1.0)} for n, hit in enumerate(some, 1)] for some in hits
+    ]
+    results = [{"query": query, "found": bool(some), "hits": some} for query, some in zip(queries, rows, strict=True)]
+    return as_text({"model": name, "results": results}).encode()
 
-    def __init__(self, app, unauthorised, served):
-        self.app, self.unauthorised, self.served = app, unauthorised, served
+
+def refusal(status: int, message: str, field: str | None = None):
+    """An error in OpenAI's shape, whose clients show the message."""
+    from fastapi.responses import JSONResponse
+
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "param": field, "code": status}}, status)
+
+
+def add_errors(app) -> None:
+    """Answers errors of requests, of the queue and of the model as `refusal`."""
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request, error):  # without the input, which may not even be UTF-8
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"])).removeprefix("body.")
+        return refusal(422, f"{field}: {problem['msg']}", field)
+
+    full, failed = (
+        f"{MOST_WAITING} requests are waiting already; try again",
+        "the model failed: see the server's output",
+    )
+    app.exception_handler(HTTPException)(lambda request, error: refusal(error.status_code, error.detail))
+    app.exception_handler(InputError)(lambda request, error: refusal(500, str(error)))  # nan or inf
+    app.exception_handler(asyncio.QueueFull)(lambda request, error: refusal(503, full))
+    app.exception_handler(ConnectionAbortedError)(lambda request, error: refusal(499, "the client has gone"))
+    app.exception_handler(Exception)(lambda request, error: refusal(500, failed))
+
+
+class Gate:
+    """Middleware that reads nothing of a request without the key, or of one that is too large."""
+
+    def __init__(self, app, key: str | None):
+        self.app, self.key = app, key
 
     async def __call__(self, scope, receive, send):
-        from starlette.exceptions import HTTPException
+        response = self.refused(scope["path"], dict(scope["headers"])) if scope["type"] == "http" else None
+        await (response or self.app)(scope, receive, send)
 
-        if scope["type"] != "http":  # the start and the end of the server
-            return await self.app(scope, receive, send)
-        if scope["path"] != "/health" and (refusal := self.unauthorised(dict(scope["headers"]))):
-            return await refusal(scope, receive, send)
-        size = 0
-
-        async def counted(message):
-            if message["type"] == "http.response.start":
-                known = getattr(scope.get("route"), "path", "other")  # not what a client makes up
-                self.served[known, message["status"]] += 1
-            await send(message)
-
-        async def limited():
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > MOST_BYTES:
-                raise HTTPException(413, f"at most {MOST_BYTES:,} bytes")
-            return message
-
-        await self.app(scope, limited, counted)
+    def refused(self, path: str, headers: dict[bytes, bytes]):
+        """The refusal of a request; None if it is let in."""
+        token = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
+        if path != "/health" and self.key is not None and not secrets.compare_digest(token, self.key.encode()):
+            return refusal(401, "the bearer token is missing or wrong")
+        if b"transfer-encoding" in headers:
+            return refusal(411, "send the length of the body, no chunks")
+        if int(headers.get(b"content-length", 0)) > MOST_BYTES:
+            return refusal(413, f"at most {MOST_BYTES:,} bytes")
+        return None
