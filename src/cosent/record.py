@@ -207,7 +207,8 @@ class RunRecord:
         intervals: 95% bootstrap intervals of the retrieval metrics in `after`.
         synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
-        floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`.
+        floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`; of a
+            student's `teacher` too.
         changes: Spearman and Recall@10 after training minus before, and `overlap` and `similar`, Spearman minus that
             floor, each with its paired 95% interval.
         terms: what the publishers of the corpora allow that the model, its start and its teacher were trained on, by

@@ -93,7 +93,7 @@ def test_one_process_measures_the_floors(rank, make_corpus, pairs, monkeypatch):
     """Fails if every process of a training counts characters that only the first one reports."""
     monkeypatch.setattr("cosent.training.evaluation.rank", lambda: rank)
     corpus = load_corpus(str(make_corpus({"train": pairs, "test": pairs[:8]})), "")
-    found = floors_of([corpus], "similar", torch.device("cpu"))
+    found = floors_of([corpus], {"model_name_or_path": "similar"}, torch.device("cpu"))
     assert bool(found) == (rank == 0)
     assert rank or found["made_up"]["test"].scores.keys() == {"overlap"}
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,9 @@ from cosent.evaluation.significance import (
     spearman,
 )
 from cosent.evaluation.similarity import overlaps
-from cosent.models.auto import load_bi_encoder
-from cosent.models.cache import teacher_vectors
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import SentenceEncoder, TextModel
+from cosent.models.cache import teacher_scores, teacher_vectors
 from cosent.models.decision import DecisionRule, joint_rule
 from cosent.record import (
     BEFORE,
@@ -52,6 +54,7 @@ from cosent.training.pairs import EvaluationSet, tower_of
 logger = logging.getLogger(__name__)
 
 FLOORS = {"overlap": OVERLAP, "similar": SHIPPED}  # by name in records, the references of shortfalls
+TEACHER = "teacher"  # of a student, next to the floors
 Floors = dict[str, dict[str, "Floor"]]
 RUN_RESAMPLES = 500  # of the pairs or queries for an interval of a run
 
@@ -170,7 +173,8 @@ def save_evaluations(folder: str | Path, before: Evaluation, after: Evaluation) 
 
 def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     """Lines of the metrics before and after training, the floors and the ceiling of Spearman, and the verdict."""
-    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{'overlap':>9}{'similar':>9}{'at most':>9}"
+    columns = [*FLOORS, *([TEACHER] if record.recipe.get("teacher") else [])]
+    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{''.join(f'{key:>9}' for key in columns)}{'at most':>9}"
     note = "(overlap: characters in common; similar: the shipped model; at most: given ties of labels)"
     lines = [f"{head}  {'change x100 [95%]':<22} {note}"]
     retrieval, calibrated = [], []
@@ -179,7 +183,7 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
         for split, values in splits.items():
             title, before = f"{name + ' ' + split:<24}", record.before[name][split]
             lowest = record.floors.get(name, {}).get(split, {})
-            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in FLOORS)
+            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in columns)
             most = values.get("spearman_at_most", 1.0)
             change = record.changes.get(name, {}).get(split, {}).get("spearman")
             line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{floor}"
@@ -214,33 +218,45 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
 
 @dataclass(frozen=True)
 class Floor:
-    """Labels and `pair_groups` of the pairs of a split, and the scores of each of the `FLOORS` that was measured."""
+    """Labels and `pair_groups` of the pairs of a split, and scores by the `FLOORS` that were measured and a teacher."""
 
     labels: np.ndarray
     groups: np.ndarray
     scores: dict[str, np.ndarray]
 
 
-def floors_of(corpora: Iterable[Corpus], start: str, device: torch.device) -> Floors:
+def floors_of(corpora: Iterable[Corpus], recipe: dict[str, Any], device: torch.device) -> Floors:
     """The floors of all held-out splits, by corpus and split, on the main process; all processes must call it.
 
-    Without `similar` for a run that starts from it, whose metrics before training they are.
+    Without `similar` for a run that starts from it, whose metrics before training they are; with the teacher of a run.
     """
-    model = None if start == SHIPPED else load_bi_encoder(SHIPPED).to(device).eval()
-    found: Floors = {}
+    models: dict[str, tuple[TextModel, list[str] | None]] = {}
+    if recipe["model_name_or_path"] != SHIPPED:
+        models["similar"] = load_model(SHIPPED), None
+    if recipe.get("teacher") is not None:
+        models[TEACHER] = load_model(recipe["teacher"]), recipe.get("teacher_prompt")
+    floors: Floors = {}
     for corpus in corpora:
         for split, rows in corpus.splits.items():
             if split == "train":
                 continue
-            first, second = rows["sentence1"][:], rows["sentence2"][:]
-            scores = {}
-            if model is not None:
-                vectors, places = teacher_vectors(model, first, second)  # through the cache on disk
-                scores["similar"] = np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
+            sides = rows["sentence1"][:], rows["sentence2"][:]
+            scores = {
+                name: cached_scores(model.to(device).eval(), *sides, prompt=prompt)
+                for name, (model, prompt) in models.items()
+            }
             if rank() == 0:
-                one = Floor(corpus.labels(split), pair_groups(rows), {"overlap": overlaps(first, second)} | scores)
-                found.setdefault(corpus.manifest.name, {})[split] = one
-    return found
+                floor = Floor(corpus.labels(split), pair_groups(rows), {"overlap": overlaps(*sides)} | scores)
+                floors.setdefault(corpus.manifest.name, {})[split] = floor
+    return floors
+
+
+def cached_scores(model: TextModel, first: list[str], second: list[str], prompt: list[str] | None) -> np.ndarray:
+    """Scores of pairs by a model that is not trained, through the cache on disk."""
+    if not isinstance(model, SentenceEncoder):
+        return teacher_scores(model, first, second, prompt=prompt)
+    vectors, places = teacher_vectors(model, first, second, prompt=prompt)
+    return np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
 
 
 def spearman_of_floors(floors: Floors) -> Metrics:

@@ -106,7 +106,7 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
-    floors = floors_of(evaluated, str(asked["model_name_or_path"]), trainer.encoder.device)
+    floors = floors_of(evaluated, asked, trainer.encoder.device)
     with final_folder(args) as folder:
         trainer.save_model(str(folder), _internal_call=True)
         proven = proof.check(folder)
