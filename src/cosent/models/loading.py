@@ -102,10 +102,8 @@ def known_reason(model: str, error: str) -> str | None:
         merged = Path(parent, "config.json").exists()
         remedy = f"Name the merged model one folder up, {parent}." if merged else "Merge it with its base by peft."
         return f"{model} is a LoRA adapter. {remedy}"
-    if Path(model, "lookup.json").exists():
-        return f"{model} is an exported lookup, which its own run.py reads."
-    if Path(model, "bundle.json").exists():
-        return f"{model} is an exported bundle: `cosent serve` and its own run.py read it."
+    if Path(model, "export.json").exists():
+        return f"{model} is an export in ONNX, which its own run.py reads."
     return None
 
 
