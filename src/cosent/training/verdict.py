@@ -30,7 +30,7 @@ from cosent.training.global_batch import GlobalBatchTrainer
 logger = logging.getLogger(__name__)
 
 OVERLAP, SIMILAR = "overlap", "similar"  # names of floors; the second is also that of the shipped model
-COMPARED = {  # by name in `RunRecord.changes`: a metric, and what it is compared with
+COMPARISONS = {  # by name in `RunRecord.changes`: a metric, and what it is compared with
     "spearman": ("Spearman", "its value before training"),
     OVERLAP: ("Spearman", "character overlap"),
     SIMILAR: ("Spearman", "the shipped model `similar`"),
@@ -150,10 +150,10 @@ def compared_with(name: str, value: float, reference: float, change: tuple[float
     """Why a value is not clearly above its reference, in words; None if it is, or if there is no reference.
 
     Args:
-        name: of the comparison, see `COMPARED`.
+        name: of the comparison, see `COMPARISONS`.
         change: the difference and its interval; without one, any higher value is above.
     """
-    metric, than = COMPARED[name]
+    metric, than = COMPARISONS[name]
     low, high = (math.nan, math.nan) if change is None else change[1:]
     if math.isnan(reference) or (value > reference and not low <= 0):
         return None
@@ -176,7 +176,7 @@ def warn_of_fall(
     measured = predictions.get("queries"), before.queries.get(name, {}).get("validation", (None, None))[1]
     queries = [values["recall_at_10"] for values in measured if values is not None]
     changes = changes_of_split("validation", corpus.labels("validation"), pair_groups(rows), scores, queries)
-    falls = [f"{COMPARED[key][0]} {in_points(*change)}" for key, change in changes.items() if change[2] < 0]
+    falls = [f"{COMPARISONS[key][0]} {in_points(*change)}" for key, change in changes.items() if change[2] < 0]
     if falls:
         logger.warning(
             "step %d: %s validation is below the start (change x100: %s). Stop, and train with a lower "
