@@ -17,6 +17,7 @@ from cosent.seal import UNFINISHED, model_files, seal, sha256_of_file
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
 QUERIES_NAME = "queries.npz"
+OVERLAP = "overlap"  # of characters: a floor of Spearman, in records
 OTHER_VERSION = "Remove it if another version of cosent wrote it, or copy it again."
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name

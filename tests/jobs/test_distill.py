@@ -20,7 +20,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.modules import Dense, Normalize, Pooling, save_modules
 from cosent.models.student import Student
 from cosent.record import read_record, read_scores
-from cosent.training.evaluation import final_table
+from cosent.training.verdict import final_table
 from tests.conftest import prepare
 from tests.support.launching import WITHIN_EPOCHS, WORKER, history, later_wins
 

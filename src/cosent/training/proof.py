@@ -89,7 +89,7 @@ class FolderProof:
 
 
 def answers(encoder: SentenceEncoder | CrossEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
-    """Vectors `(PROVEN_TEXTS, hidden)` of the sentences of pairs, or a cross-encoder's scores `(PROVEN_TEXTS,)`, in float32."""
+    """Float32 vectors `(PROVEN_TEXTS, hidden)` of the sentences of pairs, or a cross-encoder's scores of the pairs."""
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
     wrapped = vars(encoder).pop("forward", None)  # accelerate's autocast: a model is compared as it is saved
     try:

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +21,19 @@ from cosent.evaluation.significance import (
     spearman,
 )
 from cosent.evaluation.similarity import overlaps
-from cosent.models.auto import load_bi_encoder
-from cosent.models.cache import teacher_vectors
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import teacher_scores, teacher_vectors
 from cosent.models.decision import DecisionRule
-from cosent.record import Changes, Metrics, RunRecord
+from cosent.models.text_model import TextModel
+from cosent.record import OVERLAP, Changes, Metrics, RunRecord
 from cosent.training.evaluation import RUN_RESAMPLES, Evaluation
 from cosent.training.global_batch import GlobalBatchTrainer
 
 logger = logging.getLogger(__name__)
 
-OVERLAP, SIMILAR = "overlap", "similar"  # names of floors; the second is also that of the shipped model
+SIMILAR = "similar"  # the floor, and the shipped model
+TEACHER = "teacher"  # of a student, next to the floors
 COMPARISONS = {  # by name in `RunRecord.changes`: a metric, and what it is compared with
     "spearman": ("Spearman", "its value before training"),
     OVERLAP: ("Spearman", "character overlap"),
@@ -41,34 +45,45 @@ Floors = dict[str, dict[str, "Floor"]]  # by corpus and split
 
 @dataclass(frozen=True)
 class Floor:
-    """Labels and `pair_groups` of the pairs of a split, and scores of character overlap and of `similar`, by name."""
+    """Labels and `pair_groups` of a split, and the scores of character overlap, `similar` and a teacher, by name."""
 
     labels: np.ndarray
     groups: np.ndarray
     scores: dict[str, np.ndarray]
 
 
-def floors_of(corpora: Iterable[Corpus], start: str, device: torch.device) -> Floors:
+def floors_of(corpora: Iterable[Corpus], recipe: dict[str, Any], device: torch.device) -> Floors:
     """The floors of all held-out splits, by corpus and split, on the main process; all processes must call it.
 
-    Without `similar` for a run that starts from it, whose metrics before training they are.
+    Without `similar` for a run that starts from it, whose metrics before training they are; with the teacher of a run.
     """
-    model = None if start == SIMILAR else load_bi_encoder(SIMILAR).to(device).eval()
+    models: dict[str, tuple[TextModel, list[str] | None]] = {}
+    if recipe["model_name_or_path"] != SIMILAR:
+        models[SIMILAR] = load_model(SIMILAR), None
+    if recipe.get("teacher") is not None:
+        models[TEACHER] = load_model(recipe["teacher"]), recipe.get("teacher_prompt")
     floors: Floors = {}
     for corpus in corpora:
         for split, rows in corpus.splits.items():
             if split == "train":
                 continue
-            first, second = rows["sentence1"][:], rows["sentence2"][:]
-            scores = {}
-            if model is not None:
-                vectors, places = teacher_vectors(model, first, second)  # through the cache on disk
-                scores[SIMILAR] = np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
+            sides = rows["sentence1"][:], rows["sentence2"][:]
+            scores = {
+                name: cached_scores(model.to(device).eval(), *sides, prompt=prompt)
+                for name, (model, prompt) in models.items()
+            }
             if rank() == 0:
-                scores = {OVERLAP: overlaps(first, second)} | scores
-                floor = Floor(corpus.labels(split), pair_groups(rows), scores)
+                floor = Floor(corpus.labels(split), pair_groups(rows), {OVERLAP: overlaps(*sides)} | scores)
                 floors.setdefault(corpus.manifest.name, {})[split] = floor
     return floors
+
+
+def cached_scores(model: TextModel, first: list[str], second: list[str], prompt: list[str] | None) -> np.ndarray:
+    """Scores of pairs by a model that is not trained, through the cache on disk."""
+    if not isinstance(model, SentenceEncoder):
+        return teacher_scores(model, first, second, prompt=prompt)
+    vectors, places = teacher_vectors(model, first, second, prompt=prompt)
+    return np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
 
 
 def spearman_of_floors(floors: Floors) -> Metrics:
@@ -135,7 +150,7 @@ def warnings_of(record: RunRecord) -> list[str]:
     for corpus, splits in record.after.items():
         for split, after in splits.items():
             before, floors = record.before[corpus][split], record.floors.get(corpus, {}).get(split, {})
-            references = {"spearman": before["spearman"]} | floors
+            references = {"spearman": before["spearman"]} | {name: floors[name] for name in floors if name != TEACHER}
             comparisons = [(name, after["spearman"], reference) for name, reference in references.items()]
             if after.get("recall_at_10", math.inf) < before.get("recall_at_10", -math.inf):
                 comparisons.append(("recall_at_10", after["recall_at_10"], before["recall_at_10"]))
@@ -187,7 +202,8 @@ def warn_of_fall(
 
 def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     """Lines of the metrics before and after training, the floors and the ceiling of Spearman, and the warnings."""
-    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{'overlap':>9}{'similar':>9}{'at most':>9}"
+    columns = [OVERLAP, SIMILAR, *([TEACHER] if record.recipe.get("teacher") else [])]
+    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{''.join(f'{name:>9}' for name in columns)}{'at most':>9}"
     note = "(overlap: characters in common; similar: the shipped model; at most: given ties of labels)"
     lines = [f"{head}  {'change x100 [95%]':<22} {note}"]
     retrieval, calibrated = [], []
@@ -196,7 +212,7 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
         for split, values in splits.items():
             title, before = f"{name + ' ' + split:<24}", record.before[name][split]
             lowest = record.floors.get(name, {}).get(split, {})
-            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in (OVERLAP, SIMILAR))
+            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in columns)
             most = values.get("spearman_at_most", 1.0)
             change = record.changes.get(name, {}).get(split, {}).get("spearman")
             line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{floor}"
