@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from cosent.data.files import table_writer
+from cosent.errors import InputError
 from cosent.jobs.evaluate import write_predictions
 from cosent.models.cross_encoder import CrossEncoder
-from tests.conftest import save_record
+from cosent.models.decision import DecisionRule
+from tests.conftest import CALIBRATION, SENTENCES, save_record
 
 
 @pytest.fixture
@@ -133,3 +135,50 @@ def test_a_file_counts_as_the_corpus_it_would_be(evaluate, labelled, make_corpus
     assert {k: v for k, v in found.items() if k not in own} == {k: v for k, v in prepared.items() if k not in own}
     assert found["file"] == str(path) and f"on {path} (64 pairs)" in table
     assert {"accuracy", "spearman", "map"} <= found.keys()
+
+
+def queries_of(tmp_path, rows):
+    """A sheet of four questions, and a file of queries with their answers."""
+    sheet, queries = tmp_path / "faq.csv", tmp_path / "queries.csv"
+    replies = zip(SENTENCES, ("一", "二", "三", "4"), strict=False)
+    sheet.write_text("question,reply\n" + "".join(f"{text},{reply}\n" for text, reply in replies), "utf-8")
+    queries.write_text("query,answer\n" + "".join(f"{query},{answer}\n" for query, answer in rows), "utf-8")
+    return "--text", sheet, "--text_column", "question", "--queries", queries
+
+
+def test_answers_of_a_search_over_thresholds(evaluate, trained, tmp_path):
+    """Fails if a right answer is counted as wrong or as missing, a query without an answer is left out, or a threshold
+    is that of another flag than `search` has."""
+    answers = (SENTENCES[0], "二", "一", "4", "")
+    rows = list(zip((*SENTENCES[:4], SENTENCES[5]), answers, strict=True))
+    found, table = evaluate(*queries_of(tmp_path, rows))
+    first, *others = found["thresholds"]
+    assert found["flag"] == "min_score" and "no decision rule" in table
+    assert first == {"threshold": None, "right": 3, "wrong": 1, "nothing": 0, "answered": 1}
+    for row, stricter in zip(others, others[1:], strict=False):
+        assert row["threshold"] < stricter["threshold"] and row["right"] >= stricter["right"]
+        assert row["right"] + row["wrong"] + row["nothing"] == 4 and row["answered"] <= 1
+    found, table = evaluate(*queries_of(tmp_path, rows), model=trained(faq=0.5))
+    assert found["flag"] == "min_probability" and "--min_probability 0.5" in table and "no prob" not in table
+    assert [row["threshold"] for row in found["thresholds"][1:]] == pytest.approx(np.arange(1, 10) / 10)
+    passed = DecisionRule("faq", 0.5, CALIBRATION).probabilities([1.0])[0] >= 0.5  # the cosine of equal sentences is 1
+    assert found["thresholds"][5]["right"] == 3 * passed
+    with pytest.raises(InputError, match="queries.csv, line 3: .*五"):
+        evaluate(*queries_of(tmp_path, [(SENTENCES[0], "一"), (SENTENCES[1], "五")]))
+
+
+def test_two_models_on_the_same_rows(evaluate, corpus, make_corpus, tiny_bi, tiny_cross, tmp_path):
+    """Fails if a difference is that of other rows or of the wrong sign, or two towers cannot be compared."""
+    rows = [(f"{SENTENCES[i % 8]}{i}", f"{SENTENCES[i % 5]}{i}", float(i % 2)) for i in range(24)]
+    separate = make_corpus({"test": rows}, name="separate")
+    found, table = evaluate("--corpus", separate, "--baseline", tiny_cross, model=tiny_bi)
+    gap, low, high = found["differences"]["spearman"]
+    assert gap == pytest.approx(found["spearman"] - found["baseline"]["spearman"]) and low < gap < high
+    assert "map" not in found["differences"] and f"{tiny_bi} minus {tiny_cross}" in table and f"{gap:+.4f}" in table
+    assert evaluate("--corpus", separate, "--baseline", tiny_bi, model=tiny_bi)[0]["differences"]["map"] == [0, 0, 0]
+    linked, table = evaluate("--corpus", corpus, "--baseline", tiny_cross, model=tiny_bi)
+    assert linked["differences"]["spearman"] is None and "too few separate pairs" in table
+    rows = [(sentence, sentence) for sentence in SENTENCES[:4]]
+    searched, table = evaluate(*queries_of(tmp_path, rows), "--baseline", tiny_cross, model=tiny_bi)
+    assert searched["thresholds"][0]["right"] == 4
+    assert searched["differences"]["nearest_right"][0] == 1 - searched["baseline"]["thresholds"][0]["right"] / 4

@@ -185,6 +185,24 @@ def paired_interval(gap: float, resampled: np.ndarray, groups: float) -> tuple[f
     return found.mean, found.low, found.high
 
 
+def paired_means(values: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float, float] | None:
+    """Mean of the first minus mean of the second of two methods `(2, rows)`, with its 95% interval.
+
+    Args:
+        groups: of shape `(rows,)`, rows that are drawn together; default: each row is one.
+    """
+    drawn = resampled_means(values, groups=groups)
+    worth = values.shape[1] if groups is None else independent(groups)
+    return paired_interval(float(np.subtract(*values).mean()), drawn[:, 0] - drawn[:, 1], worth)
+
+
+def paired_spearman(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> tuple[float, float, float] | None:
+    """As `paired_means`, of the Spearman correlations of two methods' scores `(2, rows)` with the labels."""
+    drawn = resampled_spearman(scores, labels, groups=groups)
+    gap = spearman(scores[0], labels) - spearman(scores[1], labels)
+    return paired_interval(gap, drawn[:, 0] - drawn[:, 1], independent(groups))
+
+
 @dataclass(frozen=True)
 class _Ties:
     """Rows sorted by value, equal values together, from which the ranks of a resample are counted."""

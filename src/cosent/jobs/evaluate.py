@@ -1,9 +1,12 @@
-"""Score a corpus or a labelled file with a trained model: JSON, and a table on stderr.
+"""Score a corpus, a labelled file or a search with one model or two: JSON, and tables on stderr.
 
 cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
-cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same
-cosent evaluate --model runs/faq --probe --baseline mini
+cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same --baseline similar
+cosent evaluate --model runs/faq --text faq.xlsx --text_column question --queries queries.csv
 
+--queries has the columns query and answer: the answer is a sentence of --text or another value of its row, and empty
+where --text has none. Right, wrong and missing answers are counted over the thresholds of `cosent search`.
+--baseline is another model; the differences have 95% intervals over the same rows.
 With --pairs, --corpus names the corpus whose threshold counts; by default the only one that the model was trained on.
 """
 
@@ -13,8 +16,9 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,65 +40,106 @@ from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, Vectors, open_model
-from cosent.models.decision import DECISION_NAME, decision_rules
-from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
+from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, SentenceFile, Vectors, open_model
+from cosent.models.decision import DECISION_NAME, decision_rules, rule_for
+from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 if TYPE_CHECKING:
     from cosent.models.decision import DecisionRule
+    from cosent.search.answers import Sheet
+
+Gaps = dict[str, tuple[float, float, float] | None]  # by metric: difference and its interval
 
 PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
-OF_CORPUS = ("split", "find_threshold", "predictions")
+OF_CORPUS = ("split", "find_threshold")  # flags
+OF_PAIRS = ("label_column", "label_values", "text_columns", "predictions")
 SPLIT = "test"  # of a labelled file
 PROBABILITY_METRICS = ("brier", "log_loss", "calibration_error")
+INTERVAL_HEAD = f"{'':20}              95%"
 FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
 
 @dataclass(kw_only=True)
-class EvaluateArguments(CorpusSource, PairsFile, LabelArguments, PromptArguments, Vectors, Int8, ModelSource):
+class EvaluateArguments(
+    CorpusSource, PairsFile, LabelArguments, SentenceFile, PromptArguments, Vectors, Int8, ModelSource
+):
     """Evaluation options."""
 
     label_column: str | None = option(None, "Name or position of the column of labels; default: label, score, ...")
-    probe: bool = option(False, "Score 2,040 minimal pairs of Chinese, by phenomenon: negation, number, typo, ...")
-    baseline: str | None = option(None, "With --probe: another model to compare with.")
+    queries: str | None = option(None, "With --text: file of queries, with the columns query and answer.")
+    baseline: str | None = option(None, "Another model, bi-encoder or cross-encoder, to compare with.")
     split: str = option("test", "Split to score.", SPLITS)
     find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
     predictions: str | None = option(None, "TSV file to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Results of one model.
+
+    Args:
+        result: as JSON.
+        lines: as a table.
+        values: metrics that are means, by name, each of shape `(rows,)`: of pairs `accuracy`, of queries the others.
+        scores: of the pairs, of shape `(pairs,)`; None for a search.
+    """
+
+    result: dict[str, Any]
+    lines: list[str]
+    values: dict[str, np.ndarray]
+    scores: np.ndarray | None = None
+
+
 def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     start = time.time()
     check_arguments(args, retrieval_args)  # before imports that take seconds
-    resolve(args.model)
+    names = [args.model] if args.baseline is None else [args.model, args.baseline]
+    for name in names:
+        resolve(name)
     from cosent.compute.distributed import rank
-    from cosent.models.auto import load_model
 
-    corpus = None if args.probe else rows_of(args)
-    model = open_model(args)
-    prompts = model.prompts.sides(args.prompt, args.prompt_name)
-    warn_of_other_prompts(args.model, *prompts)
-    if corpus is None:
-        baseline = None if args.baseline is None else load_model(args.baseline).to(model.device)
-        result, lines = evaluate_probe(model, baseline, args, prompts)
+    if args.queries is None:
+        corpus = rows_of(args)
+        measure = partial(measure_pairs, corpus=corpus, retrieval_args=retrieval_args)
     else:
-        result, lines = evaluate_corpus(model, corpus, args, retrieval_args, prompts)
-    if rank() == 0:
-        print(*lines, sep="\n", file=sys.stderr)
-        head = {"model": args.model, "int8": args.int8, "prompts": prompts}
-        print(json.dumps(head | result | {"seconds": time.time() - start}))
+        from cosent.search.answers import Sheet
+
+        corpus, sheet = None, Sheet.read(args.text, args.text_column, args.options)
+        measure = partial(measure_search, sheet=sheet, queries=sheet.read_queries(args.queries, args.options))
+    measured = [measure(replace(args, model=name)) for name in names]
+    if rank() > 0:
+        return
+    result, lines = measured[0].result, measured[0].lines
+    rows = None if corpus is None else corpus.split(args.split)
+    if args.predictions:
+        write_predictions(args.predictions, rows, measured[0].scores, result["threshold"])
+    if args.baseline is not None:
+        gaps = differences(*measured, rows)
+        result |= {"baseline": measured[1].result, "differences": gaps}
+        lines += ["", *measured[1].lines, "", f"{args.model} minus {args.baseline}, on the same rows", INTERVAL_HEAD]
+        lines += [
+            interval_line(name, *gap, sign="+") if gap else f"  {name:<18}too few separate pairs"
+            for name, gap in gaps.items()
+        ]
+    print(*lines, sep="\n", file=sys.stderr)
+    print(json.dumps(result | {"seconds": time.time() - start}, ensure_ascii=False))
 
 
 def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     """Refuses arguments before a model is loaded."""
     args.refuse_best()
-    if sum(map(bool, (args.corpus or args.pairs, args.probe))) != 1:
-        raise InputError("Give one: --corpus NAME, --pairs FILE or --probe.")
-    if not args.probe:
-        refuse_changed(args, ("baseline",), "--probe")
-    if args.pairs is None:
-        refuse_changed(args, (*OF_TABLES, "label_values", *(() if args.corpus else OF_CORPUS)), "--pairs FILE")
-    if not (args.pairs or args.corpus) and retrieval_args != RetrievalArguments():
-        raise InputError("--retrieval and --retrieval_from are for --corpus and --pairs. Leave them out.")
+    if (args.text is None) != (args.queries is None) or bool(args.queries) == bool(args.pairs or args.corpus):
+        raise InputError("Give one: --corpus NAME, --pairs FILE, or --text FILE with --queries FILE.")
+    if args.queries is not None:
+        refuse_changed(args, OF_PAIRS, "--pairs FILE")
+        refuse_changed(args, OF_CORPUS, "--corpus NAME")
+        refuse_changed(retrieval_args, ("retrieval", "retrieval_from"), "--corpus NAME or --pairs FILE")
+        args.single()
+    elif args.pairs is None:
+        refuse_changed(args, (*OF_TABLES, "label_column", "label_values"), "--pairs FILE")
+    else:
+        refuse_changed(args, () if args.corpus else OF_CORPUS, "--corpus NAME")
+    refuse_changed(args, () if args.text else ("text_column",), "--text FILE")
     if args.predictions and not Path(args.predictions).parent.is_dir():
         raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
@@ -151,62 +196,96 @@ def number_at(where: str, label: object, words: Mapping[str, str]) -> float:
     return number
 
 
-def evaluate_corpus(
-    model, corpus: Corpus, args: EvaluateArguments, retrieval_args: RetrievalArguments, prompts: tuple[str, str]
-) -> tuple[dict, list[str]]:
-    """The metrics on a split, as JSON and as lines; writes `--predictions`."""
-    from cosent.compute.distributed import rank
+def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: RetrievalArguments) -> Measured:
+    """The metrics of `--model` on a split."""
     from cosent.data.retrieval import retrieval_task
     from cosent.evaluation.metrics import can_rank, evaluate_scores, spearman_at_most, too_few
-    from cosent.evaluation.retrieval import retrieval_metrics
+    from cosent.evaluation.retrieval import mean_intervals, retrieval_metrics
     from cosent.evaluation.similarity import pair_cosines
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.embedding import embed_shared, score
 
-    task, embeds = None, isinstance(model, SentenceEncoder)
+    model = open_model(args)
+    prompts = model.prompts.sides(args.prompt, args.prompt_name)
+    warn_of_other_prompts(args.model, *prompts)
+    task, embeds, rows = None, isinstance(model, SentenceEncoder), corpus.split(args.split)
     if retrieval_args.retrieval and embeds:
-        rows, where = corpus.split(args.split), f"{corpus.folder} {args.split}"
+        where = f"{corpus.folder} {args.split}"
         task = retrieval_task(rows, corpus.manifest, where, retrieval_args.retrieval_from)
     if task is None:
-        scores = score(model, corpus.split(args.split), prompts)
+        scores = score(model, rows, prompts)
     else:
         queries = documents = embed_shared(model, task.pool, prompts[0])
         if prompts[0] != prompts[1]:
             documents = embed_shared(model, task.pool, prompts[1])
         scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
     labels = corpus.labels(args.split)
-    rule, source = rule_for(args, corpus, model, prompts)
-    tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
+    rule, source = rule_and_source(args, corpus, model, prompts)
     threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
+    tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
     metrics = evaluate_scores(scores, labels, threshold, calibration, tower)
     if can_rank(labels):
         metrics["spearman_at_most"] = spearman_at_most(labels, scores)
-    if rank() > 0:
-        return {}, []
-    if args.predictions:
-        write_predictions(args.predictions, corpus.split(args.split), scores, threshold)
-    result = {"corpus": corpus.manifest.name, "split": args.split, "pairs": len(scores)}
-    result |= {} if args.pairs is None else {"file": args.pairs}
-    method = rule and rule.calibration and rule.calibration.method
-    result |= {"threshold": threshold, "threshold_from": source, "calibration": method}
-    found, lines = {}, table(args.model, result, metrics)
-    if task is not None:
-        found = summary(retrieval_metrics(queries, documents, task.relevance)) | task.size
-        lines += retrieval_table(found)
+    result = {"model": args.model, "int8": args.int8, "prompts": prompts, "corpus": corpus.manifest.name}
+    result |= {"split": args.split, "pairs": len(scores)} | ({} if args.pairs is None else {"file": args.pairs})
+    result |= {"threshold": threshold, "threshold_from": source, "calibration": calibration and calibration.method}
+    lines, values = metrics_table(args.model, result, metrics), {}
+    if rule is not None:
+        values["accuracy"] = (rule.similar(scores) == labels).astype(np.float64)
     if (warning := too_few(labels, args.pairs or f"{corpus.manifest.name} {args.split}")) is not None:
         lines += [f"warning: {warning}"]
-    numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    return result | numbers | found, lines  # JSON has no NaN
+    result |= {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
+    if task is None:
+        return Measured(result, lines, values, scores)
+    by_query = retrieval_metrics(queries, documents, task.relevance)
+    means, intervals = {name: float(np.mean(each)) for name, each in by_query.items()}, mean_intervals(by_query)
+    lines += ["", f"retrieval: {task.size['queries']} queries among {task.size['pool']} sentences", INTERVAL_HEAD]
+    lines += [interval_line(name, means[name], *ends) for name, ends in intervals.items()]
+    return Measured(result | means | {"intervals": intervals} | task.size, lines, values | by_query, scores)
 
 
-def rule_for(
+def measure_search(args: EvaluateArguments, sheet: "Sheet", queries: list[tuple[str, str]]) -> Measured:
+    """Right, wrong and missing answers of `--model` over thresholds."""
+    from cosent.search.answers import answers_of
+
+    model = open_model(args)
+    prompt = model.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
+    answers, reason = answers_of(model, args.model, sheet, queries, prompt, args.corpus)
+    answered = np.count_nonzero(answers.answerable)
+    head = f"{args.model}: {len(queries)} queries, {answered} with an answer, among {len(sheet.sentences)} sentences"
+    result = {"model": args.model, "queries": args.queries, "text": args.text, "sentences": len(sheet.sentences)}
+    result |= {"flag": answers.flag, "thresholds": answers.over_thresholds()}
+    lines = [head, *answers.table(), *([f"no probabilities: {reason}"] if reason else [])]
+    return Measured(result, lines, {"nearest_right": answers.right[answers.answerable].astype(np.float64)})
+
+
+def differences(first: Measured, second: Measured, rows) -> Gaps:
+    """Metrics of the first model minus those of the second, by name, each with its paired 95% interval.
+
+    Pairs that share a sentence are drawn together; None where too few pairs are separate.
+    """
+    from cosent.data.corpus import labels_of
+    from cosent.data.groups import pair_groups
+    from cosent.evaluation.significance import paired_means, paired_spearman
+
+    gaps: Gaps = {}
+    groups = None if rows is None else pair_groups(rows)
+    if rows is not None:
+        gaps["spearman"] = paired_spearman(np.stack([first.scores, second.scores]), labels_of(rows), groups)
+    for name in [name for name in first.values if name in second.values]:
+        values = np.stack([first.values[name], second.values[name]])
+        gaps[name] = paired_means(values, groups if name == "accuracy" else None)
+    return gaps
+
+
+def rule_and_source(
     args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]
 ) -> tuple["DecisionRule | None", str]:
-    """The rule of validation now or of the model's folder, and its source; one of other prompts does not apply."""
+    """The rule of validation now or of the model's folder, and its source or the reason why there is none."""
     from cosent.models.decision import DecisionRule
     from cosent.models.embedding import score
 
-    name, rules = corpus.manifest.name, decision_rules(args.model)
+    name = corpus.manifest.name
     if corpus.manifest.label_kind != "binary":
         if args.find_threshold:
             raise InputError(f"--find_threshold: {name} has {corpus.manifest.label_kind} labels, not 0 and 1. Omit it.")
@@ -214,14 +293,12 @@ def rule_for(
     if args.find_threshold:
         scores = score(model, corpus.split("validation"), prompts)
         return DecisionRule.of(name, scores, corpus.labels("validation"), prompts), f"{name} validation"
-    if name not in rules:
+    if name not in decision_rules(args.model):
         return None, f"none: {args.model} has none for {name}; --find_threshold, or keep one by cosent calibrate"
-    if rules[name].prompts != prompts:
-        return None, f"none: it was found with {described(rules[name].prompts)}; --find_threshold"
-    source = f"{name} validation, by {DECISION_NAME} of the model"
-    if args.shortened:
-        source += f", though not with {args.shortened}"
-    return rules[name], source
+    rule, reason = rule_for(args.model, prompts, name)
+    if rule is None:
+        return None, f"none: {reason}; --find_threshold"
+    return rule, f"{name} validation, by {DECISION_NAME} of the model"
 
 
 def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
@@ -233,47 +310,7 @@ def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | No
             write([{"id": number, "sentence1": row["sentence1"], "sentence2": row["sentence2"]} | numbers])
 
 
-def evaluate_probe(model, baseline, args: EvaluateArguments, prompts: tuple[str, str]) -> tuple[dict, list[str]]:
-    """Accuracy on the shipped minimal pairs by phenomenon, as JSON and as lines; of a baseline too if there is one."""
-    from cosent.evaluation.phenomena import by_phenomenon, pairs, passed, read_items
-    from cosent.models.embedding import check_finite, score
-
-    items, hits = read_items(), []
-    for one, name, sides in ((model, args.model, prompts), (baseline, args.baseline, None)):
-        if one is not None:
-            sides = sides or one.prompts.sides(args.prompt, args.prompt_name)
-            scores = score(one, pairs(items), sides)
-            check_finite(scores, 0, f"--model {name}")
-            hits.append(passed(scores))
-    found = by_phenomenon(items, *hits)
-    return {"probe": found} | ({} if baseline is None else {"baseline": args.baseline}), probe_table(args, found)
-
-
-def probe_table(args: EvaluateArguments, found: dict[str, dict]) -> list[str]:
-    """Lines of the accuracy by phenomenon."""
-
-    def cell(one: dict, name: str, interval: str, sign: str = "") -> str:
-        low, high = (100 * end for end in one[interval])
-        return f"{100 * one[name]:>{sign}10.1f} {f'({low:{sign}.0f} to {high:{sign}.0f})':>12}"
-
-    lines = ["accuracy x100 (95%): the other wording scores above the changed sentence"]
-    lines.append(f"{'':14}{'items':>6}{'overlap':>9}{args.model[-22:]:>23}")
-    lines[-1] += f"{f'minus {args.baseline}'[-22:]:>23}" if args.baseline else ""
-    for name, one in found.items():
-        line = f"{name:14}{one['items']:>6}{100 * one['overlap']:>9.1f}" + cell(one, "accuracy", "interval")
-        lines.append(line + (cell(one, "difference", "difference_interval", "+") if args.baseline else ""))
-    return lines
-
-
-def summary(values: dict[str, np.ndarray]) -> dict:
-    """Means of retrieval metrics over queries, and their intervals."""
-    from cosent.evaluation.retrieval import mean_intervals
-
-    means = {name: float(np.mean(of_queries)) for name, of_queries in values.items()}
-    return means | {"intervals": mean_intervals(values)}
-
-
-def table(model: str, result: dict, metrics: dict) -> list[str]:
+def metrics_table(model: str, result: dict, metrics: dict) -> list[str]:
     """Lines of the metrics, and of the errors of the probabilities."""
     errors = [name for name in PROBABILITY_METRICS if f"uncalibrated_{name}" in metrics]
     plain = {name: value for name, value in metrics.items() if name.removeprefix("uncalibrated_") not in errors}
@@ -293,9 +330,6 @@ def table(model: str, result: dict, metrics: dict) -> list[str]:
     return lines
 
 
-def retrieval_table(found: dict, what: str = "retrieval") -> list[str]:
-    """Lines of the retrieval metrics and their intervals."""
-    lines = ["", f"{what}: {found['queries']} queries among {found['pool']} sentences", f"{'':20}              95%"]
-    for name, (low, high) in found["intervals"].items():
-        lines.append(f"  {name:<18}{found[name]:8.4f}  {low:.4f} to {high:.4f}")
-    return lines
+def interval_line(name: str, value: float, low: float, high: float, sign: str = "") -> str:
+    """A line of a metric, or of its difference with a sign, and its interval."""
+    return f"  {name:<18}{value:{sign}8.4f}  {low:{sign}.4f} to {high:{sign}.4f}"
