@@ -298,8 +298,8 @@ def record_of_start(model: str) -> RunRecord | None:
 def terms_of(models: Iterable[str | None], manifests: Iterable[Manifest] = ()) -> dict[str, str]:
     """Known terms of the corpora that a model of these models and corpora is made of, see `RunRecord.terms`."""
     records = [record_of_start(model) for model in models if model]
-    known = {name: terms for record in records if record for name, terms in record.terms.items()}
-    return known | {manifest.name: manifest.terms for manifest in manifests if manifest.terms}
+    inherited = {name: terms for record in records if record for name, terms in record.terms.items()}
+    return inherited | {manifest.name: manifest.terms for manifest in manifests if manifest.terms}
 
 
 def lineage(model: str) -> list[RunRecord]:

@@ -20,10 +20,10 @@ Runs = dict[str, dict[int, Result]]  # by row of a table and seed
 Compared = dict[tuple[str, str], tuple[Difference, int]]  # difference and number of seeds of every two rows
 
 
-def by_seed(study: Study, corpus: str, kept: str = "scores") -> Runs:
+def by_seed(study: Study, corpus: str, arrays: str = "scores") -> Runs:
     """Runs with stored test `scores` or `queries` of a corpus, by row and seed."""
     runs = {
-        row: {run.seed: run for run in study.cell(row, corpus) if corpus in getattr(run, kept)} for row in study.rows
+        row: {run.seed: run for run in study.cell(row, corpus) if corpus in getattr(run, arrays)} for row in study.rows
     }
     return {row: seeds for row, seeds in runs.items() if seeds}
 
@@ -78,11 +78,11 @@ def paired(runs: Runs, values: list[float], resampled: np.ndarray, groups: float
         groups: how many groups of equal size the drawn rows are worth.
     """
     places = {id(run): place for place, run in enumerate(run for seeds in runs.values() for run in seeds.values())}
-    found = {}
+    compared = {}
     for (first, ours), (second, theirs) in combinations(runs.items(), 2):
         seeds = [seed for seed in ours if seed in theirs]
         if seeds:
             a, b = ([places[id(side[seed])] for seed in seeds] for side in (ours, theirs))
             gaps = np.array([values[i] - values[j] for i, j in zip(a, b, strict=True)])
-            found[first, second] = difference(gaps, resampled[:, a] - resampled[:, b], groups), len(seeds)
-    return found
+            compared[first, second] = difference(gaps, resampled[:, a] - resampled[:, b], groups), len(seeds)
+    return compared

@@ -40,7 +40,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Recipe and flags, as JSON holds them; the number of epochs decides nothing where that of steps is given."""
+        """Recipe and flags, as JSON holds them; max_steps overrides num_train_epochs."""
         settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(self.recipe) | self.flags
         if float(settings.get("max_steps") or 0) > 0:
             settings.pop("num_train_epochs", None)
@@ -103,12 +103,12 @@ def checked_study(study: Any, path: str) -> dict[str, Any]:
 
 
 def entry_of(entry: str | dict[str, Any], path: str = "a study") -> tuple[str, str, dict[str, Any]]:
-    """File, name and flags of an entry of `recipes`; a recipe has the name of its file unless it is given one."""
-    own = dict(entry) if isinstance(entry, dict) else {"recipe": entry}
-    if "recipe" not in own:
+    """File, name and flags of an entry of `recipes`; the default name is the file's."""
+    flags = dict(entry) if isinstance(entry, dict) else {"recipe": entry}
+    if "recipe" not in flags:
         raise InputError(f"{path}: expected a recipe, or a mapping with `recipe: FILE`, in `recipes`, got {entry!r}.")
-    recipe = str(own.pop("recipe"))
-    return recipe, str(own.pop("name", Path(recipe).stem)), own
+    recipe = str(flags.pop("recipe"))
+    return recipe, str(flags.pop("name", Path(recipe).stem)), flags
 
 
 def values_of(flags: dict, where: str) -> dict[str, Any]:
@@ -172,10 +172,10 @@ def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[s
     entries = [entry_of(entry) for entry in study["recipes"]]
     stems = [stem for _, stem, _ in entries]
     methods = []
-    for recipe, stem, own in entries:
+    for recipe, stem, recipe_flags in entries:
         settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(recipe)
         for variant in distinct.values():
-            flags = study.get("flags", {}) | own | variants[variant] | overrides
+            flags = study.get("flags", {}) | recipe_flags | variants[variant] | overrides
             tower = (settings | flags).get("tower", ModelArguments.tower)
             parts = [tower if stems.count(stem) > 1 else "", stem, "" if merged else variant]
             methods.append((" ".join(filter(None, parts)), recipe, flags))
@@ -183,9 +183,9 @@ def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[s
 
 
 def choose(runs: list[Run], tune: dict[str, list], results: list[Result]) -> tuple[list[Run], list[Run]]:
-    """Runs with the flags that were best on validation, and runs whose grid is not complete."""
+    """Runs with the flags that were best on validation, and runs of which the grid is not complete."""
     grid, tried = points(tune), Study("", [], {"tune": tune}, [result for result in results if result.point]).tried
-    chosen, waiting = [], []
+    tuned, waiting = [], []
     for run in runs:
         reached = tried.get((run.method, run.corpus), {})
         measured = {point: value for point, value in reached.items() if value is not None}
@@ -197,5 +197,5 @@ def choose(runs: list[Run], tune: dict[str, list], results: list[Result]) -> tup
                 "split with two different labels, or take `tune` out."
             )
         else:
-            chosen.append(replace(run, flags=run.flags | grid[max(measured, key=lambda point: measured[point])]))
-    return chosen, waiting
+            tuned.append(replace(run, flags=run.flags | grid[max(measured, key=lambda point: measured[point])]))
+    return tuned, waiting

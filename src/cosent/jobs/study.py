@@ -88,9 +88,9 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
         session = Session(folder, definition, earlier, args.data_dir, args.accelerate_config, args.parallel)
         try:
             failed = session.train(trials) if trials else set()
-            chosen, waiting = choose(runs, tune, session.results) if tune else (runs, [])
-            session.take_over(chosen)
-            failed |= session.train(chosen, [*waiting, *(run for run in every if run not in set(runs))])
+            tuned, waiting = choose(runs, tune, session.results) if tune else (runs, [])
+            session.take_over(tuned)
+            failed |= session.train(tuned, [*waiting, *(run for run in every if run not in set(runs))])
         except KeyboardInterrupt:  # or SIGTERM
             print("stopped, with the active runs; the same command continues", file=sys.stderr)
             return STOPPED
