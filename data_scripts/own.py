@@ -27,25 +27,25 @@ RANGES = {"binary": (0.0, 1.0), "nli": (0.0, 2.0), "scores": (-LARGEST, LARGEST)
 def from_own_pairs(name: str, path: Path, arguments) -> Source:
     """Source of the user's own pairs, a file or a folder, with the flags of `prepare`."""
     try:
-        paths, decisions = split_files(path, arguments.leave_out or [])
+        paths, decisions = split_files(path)
     except InputError as error:
         if arguments.label_kind is None:  # a corpus of the table, misspelt?
             raise unknown_name(name) from error
         raise
     files: dict[str, list[RawFile]] = {}
-    for split, some in paths.items():
-        try:
-            files[split] = [find_rows(file, arguments) for file in some]
-        except InputError as error:
-            if len(paths) == 1:
-                raise
-            raise InputError(f"{error} To ignore this split, pass --leave_out {split}.") from error
+    for split, files_of_split in paths.items():
+        files[split] = [find_rows(file, arguments) for file in files_of_split]
         decisions += [f"{file.path.name}: {split}, {file.words}" for file in files[split]]
-    all_files = [file for some in files.values() for file in some]
+    all_files = [file for files_of_split in files.values() for file in files_of_split]
     queries = [file for file in all_files if isinstance(file.rows, QueryRows)]
     if arguments.label_kind is None and len(all_files) > len(queries):
         raise unknown_name(name)
     scored, prompts = query_fields(queries)
+    if len(prompts) > 1:
+        raise InputError(
+            f"--source: rows have different prompts ({', '.join(map(repr, sorted(prompts)[:3]))}), and a training has "
+            "one. Prepare the rows of each prompt as a corpus of its own."
+        )
     kind = arguments.label_kind or ("scores" if scored else "binary")
     if queries and (kind == "nli" or (kind != "binary" and not scored)):
         raise InputError(
@@ -61,21 +61,16 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
         shares=shares_of(arguments, files),
         unit="sentence" if arguments.split_by == "sentence" else "query" if queries else "pair",
         on_conflict=arguments.on_conflict,
+        prompt="".join(prompts),
         label_values=label_values(arguments.label_values),
     )
     for file in queries:
-        file.rows.scored, file.rows.add_prompt = kind != "binary", len(prompts) > 1
+        file.rows.scored = kind != "binary"
     if queries:
         labels = "pos_scores and neg_scores, unchanged" if kind != "binary" else "1 for positives, 0 for negatives"
         ignored = " (pos_scores and neg_scores are not read)" if kind == "binary" and scored else ""
         decisions.append(f"labels: {labels}{ignored}")
-    if len(prompts) > 1:
-        source.warnings.append(
-            f"The rows have different prompts ({', '.join(map(repr, sorted(prompts)[:3]))}): each is written before "
-            "its query, in sentence1. Write them before the queries of the trained model too; --prompt adds one more."
-        )
-    elif prompts and prompts != {""}:
-        (source.prompt,) = prompts
+    if source.prompt:
         flag = f"--prompt {shlex.quote(source.prompt)}"
         decisions.append(
             f"prompt: the same in every row, and not written into the queries; train with {flag} '' (none for the "
@@ -88,12 +83,10 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
     return source
 
 
-def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]], list[str]]:
+def split_files(source: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """Files of each split, and decisions about the other files."""
-    if source.is_file() and not left_out:
+    if source.is_file():
         return {"train": [source]}, []
-    if not source.is_dir():
-        raise InputError(f"--leave_out: --source {source} is a file, which has no splits. Drop one of the two.")
     paths: dict[str, list[Path]] = {split: [] for split in SPLITS}
     decisions = []
     for path in sorted(path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")):
@@ -105,11 +98,7 @@ def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]
             paths[splits[0]].append(path)
         else:
             decisions.append(f"{path.name}: not read, its name holds no word train, dev, valid or test")
-    for split in left_out:
-        if not paths[split]:
-            raise InputError(f"--leave_out {split}: {source} has no files of such a split. Correct the flag.")
-        decisions += [f"{path.name}: not read, --leave_out {split}" for path in paths.pop(split)]
-    files = [path for some in paths.values() for path in some]
+    files = [path for files_of_split in paths.values() for path in files_of_split]
     formats = {format_of(path) for path in files}
     stems = {path.name[: -len(ending_of(path)) or None] for path in files}
     if len(formats) != 1 or formats == {None} or len(stems) < len(files):
@@ -118,7 +107,7 @@ def split_files(source: Path, left_out: list[str]) -> tuple[dict[str, list[Path]
             "train, dev (or valid) or test as a word of their names, got "
             f"{', '.join(path.name for path in files) or 'none'}. Rename or move them, or name one file with --source."
         )
-    return {split: some for split, some in paths.items() if some}, decisions
+    return {split: files_of_split for split, files_of_split in paths.items() if files_of_split}, decisions
 
 
 def find_rows(path: Path, arguments) -> RawFile:

@@ -59,18 +59,17 @@ class QueryRows:
     Args:
         query: column of the query.
         scored: whether the labels are the scores in `pos_scores` and `neg_scores`; else 1 and 0.
-        add_prompt: whether the prompt of a row is written before its query.
     """
 
     query: str
     scored: bool = False
-    add_prompt: bool = False
 
     def read(self, row: dict, labels: LabelReader, left_out: Counter) -> list[Pair]:
         """The query with each positive, then with each negative; negatives without text are counted."""
         if self.query not in row:
             raise RowError(f"the key {self.query}", f"a row with the keys {', '.join(row)}")
-        query = prompt_of(row) * self.add_prompt + check_text(row[self.query], self.query).strip()
+        prompt_of(row)
+        query = check_text(row[self.query], self.query).strip()
         pairs, empty = [], 0
         for side, (columns, label) in SIDES.items():
             texts = texts_of(row, columns)

@@ -20,7 +20,7 @@ from pathlib import Path
 from cosent.atomic import complete_folder, locked
 from cosent.cli import REQUIRED, option
 from cosent.data.files import LabelArguments, TableArguments
-from cosent.data.manifest import MANIFEST_NAME, SPLITS, Manifest
+from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.errors import InputError
 
 from .corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
@@ -50,7 +50,6 @@ class OwnPairsArguments(TableArguments, LabelArguments):
         "Name or position of the column of labels; of several, the first that a file has; default: label, score, ...",
         commas=True,
     )
-    leave_out: list[str] | None = option(None, "Splits of the folder to ignore.", SPLITS)
     on_conflict: str = option(
         "error", "Stop at pairs with two different labels, drop or keep them.", ("error", "drop", "keep")
     )

@@ -17,7 +17,6 @@ from cosent.record import (
     PretrainingRecord,
     Proof,
     RunRecord,
-    Shortfall,
     read_record,
     read_scores,
     save_scores,
@@ -46,8 +45,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         pretraining=PretrainingRecord({"a.txt": "b" * 64}, 1, 2, 3, 4.0, compare_loss=0.5),
         proof=Proof(0.0, 0.5, 64, "vectors"),
         changes={"stsb": {"test": {"spearman": (-0.1, -0.2, 0.0)}}},
-        shortfalls=[Shortfall("stsb", "test", "spearman", 0.5, "before training", 0.6, -0.2, 0.0, paired=True)],
-        tiny=["stsb test is tiny."],
+        warnings=["stsb test: Spearman is below its value before training: 0.6000 -> 0.5000"],
     )
     (tmp_path / UNFINISHED).touch()
     record.save(tmp_path)

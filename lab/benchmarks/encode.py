@@ -28,6 +28,12 @@ SMALL = {"vocab_size": 21128, "hidden_size": 512, "num_attention_heads": 8, "int
 ARCHITECTURES = {  # as their config.json has it; tokens are those of `mini`, one for a Chinese character too
     "bge-small-zh-v1.5": {"num_hidden_layers": 4},
     "gte-small-zh": {"num_hidden_layers": 6},
+    "multilingual-e5-small": {
+        "num_hidden_layers": 12,
+        "hidden_size": 384,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    },
 }
 SENTENCES = {"similar-lookup": 20_000, "similar": 1_000, **dict.fromkeys(ARCHITECTURES, 500)}  # of a turn
 
@@ -58,7 +64,7 @@ def main(args: argparse.Namespace) -> None:
 def encoder_of(name: str, folder: Path) -> SentenceEncoder:
     """A shipped encoder, or one of another's architecture with random weights, in float32 and evaluation mode."""
     if name in ARCHITECTURES:
-        config = BertConfig(**SMALL, **ARCHITECTURES[name])
+        config = BertConfig(**SMALL | ARCHITECTURES[name])
         BertModel(config, add_pooling_layer=False).save_pretrained(folder / name)
         AutoTokenizer.from_pretrained(resolve("mini")).save_pretrained(folder / name)
     path = str(folder / name) if name in ARCHITECTURES else name

@@ -9,7 +9,7 @@ The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the t
 asks for the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
 `corpora` for a row per corpus, `seen` for test pairs apart whose sentences training has not read, `thresholds` for
 losses beside those of `primary`, and `picture` for the picture of an experiment.
-`results:reference` is the list of public names, of the code.
+`results:reference` is the list of public names, of the code; `results:front` is README's first table (`zh`: Chinese).
 Figures in sentences and other tables: see figures.py.
 """
 
@@ -25,6 +25,7 @@ from lab.benchmarks.adds import adds_probed_table, adds_table
 from lab.benchmarks.cards import cards_table
 from lab.benchmarks.encode import encode_table
 from lab.benchmarks.exactness import exactness_table
+from lab.benchmarks.front import front_table
 from lab.benchmarks.phenomena import phenomena_table
 from lab.benchmarks.quickstart import quickstart_table
 from lab.benchmarks.roformer_sim import roformer_sim_table, ten_pairs_table
@@ -106,6 +107,9 @@ def fill(text: str, results: Path) -> str:
         file = results / f"{name}.json"
         if name == "reference":
             text = reference()
+        elif name == "front" and file.is_file():
+            found = [json.loads((results / f"{each}.json").read_text(encoding="utf-8")) for each in ("front", "encode")]
+            text = front_table(*found, view)
         elif (shown := f"{name} {view}" if view else name) in TABLES and file.is_file():
             text = TABLES[shown](json.loads(file.read_text(encoding="utf-8")))
         elif (ROOT / f"recipes/studies/{name}.yaml").is_file() and not (results / name).is_dir():

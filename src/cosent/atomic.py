@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST = 180  # bytes of a name that gets a suffix; file systems take 255
 SHA256 = 32  # bytes
+MACHINE = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
 
 
 @contextmanager
@@ -36,9 +37,9 @@ def partial_file(path: str | Path) -> Iterator[Path]:
     """
     with writing(path):
         path = Path(os.path.realpath(path))
-        for other in remains(path.parent, short(path.name)):
+        for other in leftovers(path.parent, short_name(path.name)):
             other.unlink(missing_ok=True)
-        partial = own(path.parent, short(path.name), "partial")
+        partial = partial_path(path.parent, short_name(path.name), "partial")
         try:
             yield partial
             os.replace(partial, path)
@@ -59,12 +60,12 @@ def complete_folder(folder: str | Path, overwrite: bool = False) -> Iterator[Pat
         folder = target(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         restore(folder)
-        partial = own(folder.parent, f".{short(folder.name)}", "partial")
+        partial = partial_path(folder.parent, f".{short_name(folder.name)}", "partial")
         partial.mkdir()
         try:
             yield partial
             apply_umask(partial)
-            flush(partial)
+            flush(partial.rglob("*"))
             replace_folder(partial, folder, overwrite)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -76,7 +77,7 @@ def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
     if not (overwrite and folder.exists()):
         new.rename(folder)
         return
-    old = own(folder.parent, f".{short(folder.name)}", "replaced")
+    old = partial_path(folder.parent, f".{short_name(folder.name)}", "replaced")
     try:
         with held_signals():
             folder.rename(old)
@@ -92,7 +93,7 @@ def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
 
 def restore(folder: Path) -> None:
     """Removes leftovers of dead processes next to a folder, and restores it if one of them was replacing it."""
-    for other in remains(folder.parent, f".{short(folder.name)}"):
+    for other in leftovers(folder.parent, f".{short_name(folder.name)}"):
         if other.suffix == ".replaced" and not folder.exists():
             logger.warning("%s is back: the job that was replacing it was killed.", folder)
             other.rename(folder)
@@ -108,14 +109,14 @@ def filled_folder(folder: str | Path, last: str, clear: Callable[[Path], None]) 
     at the end. Names and remains of processes that were killed are as of `partial_file`.
     """
     folder = writable_folder(folder)
-    for other in remains(folder, ".final"):
+    for other in leftovers(folder, ".final"):
         shutil.rmtree(other, ignore_errors=True)
-    partial = own(folder, ".final", "partial")
+    partial = partial_path(folder, ".final", "partial")
     partial.mkdir()
     try:
         yield partial
         apply_umask(partial)
-        flush(partial)
+        flush(partial.rglob("*"))
         with held_signals():
             clear(folder)
             for path in sorted(partial.iterdir(), key=lambda path: path.name == last):
@@ -136,7 +137,7 @@ def locked(output: str | Path) -> Iterator[None]:
     path = target(output)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.with_name(f".{short(path.name)}.lock")
+    file = path.with_name(f".{short_name(path.name)}.lock")
     lock = FileLock(file, is_singleton=True)
     try:
         lock.acquire(blocking=False)
@@ -172,28 +173,24 @@ def writable_folder(folder: str | Path) -> Path:
     return place
 
 
-def short(name: str) -> str:
+def short_name(name: str) -> str:
     """A name short enough for a suffix: a long one is replaced by its hash."""
     return name if len(os.fsencode(name)) <= LONGEST else hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
-def machine() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
-
-
-def own(folder: Path, name: str, kind: str) -> Path:
+def partial_path(folder: Path, name: str, kind: str) -> Path:
     """A path in a folder that no other process uses: `<name>.<machine>-<process>-<random>.<kind>`."""
-    return folder / f"{name}.{machine()}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
+    return folder / f"{name}.{MACHINE}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
 
 
-def remains(folder: Path, name: str) -> list[Path]:
-    """Paths of `own` left behind by dead processes of this machine."""
-    paths = folder.glob(f"{glob.escape(f'{name}.{machine()}')}-*-*.*")
-    made = [(path, re.search(r"-(\d+)-[0-9a-f]{8}\.(partial|replaced)$", path.name)) for path in paths]
-    return [path for path, match in made if match and not lives(int(match[1]), path)]
+def leftovers(folder: Path, name: str) -> list[Path]:
+    """Paths of `partial_path` left behind by dead processes of this machine."""
+    paths = folder.glob(f"{glob.escape(f'{name}.{MACHINE}')}-*-*.*")
+    matches = [(path, re.search(r"-(\d+)-[0-9a-f]{8}\.(partial|replaced)$", path.name)) for path in paths]
+    return [path for path, match in matches if match and not is_alive(int(match[1]), path)]
 
 
-def lives(process: int, path: Path) -> bool:
+def is_alive(process: int, path: Path) -> bool:
     """Whether the process that created a path is alive; its number may be reused, as in a restarted container."""
     try:
         return psutil.Process(process).create_time() <= path.stat().st_ctime + 1
@@ -220,9 +217,9 @@ def held_signals() -> Iterator[None]:
             signal.raise_signal(arrived[0])
 
 
-def flush(folder: str | Path) -> None:
-    """Writes the files of a folder to the disk: after a power failure, one of the right size may be zeros otherwise."""
-    for path in sorted(Path(folder).rglob("*")):
+def flush(paths: Iterable[Path]) -> None:
+    """Writes files to the disk: after a power failure, one of the right size may be full of zeros otherwise."""
+    for path in sorted(paths):
         if path.is_file():
             with open(path, "rb+" if os.name == "nt" else "rb") as file:  # Windows flushes only what it may write
                 os.fsync(file.fileno())

@@ -256,6 +256,8 @@ class Parser(argparse.ArgumentParser):
             return f" Take {OTHER_PROGRAMS[name]}."
         if "learning_rate" in self.flags and name in UNSUPPORTED:
             return " Trainings here do not support it: leave it out."
+        if prefix and name in self.flags:
+            return " Give its value alone, without the name."
         return nearest(name, self.flags, prefix)
 
     def read_recipe(self, name: str) -> dict[str, Any]:

@@ -17,9 +17,7 @@ from cosent.seal import UNFINISHED, model_files, seal, sha256_of_file
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"
 QUERIES_NAME = "queries.npz"
-BEFORE, OVERLAP, SHIPPED = "before training", "character overlap", "similar"  # references of shortfalls
-REFERENCES = {OVERLAP: "counting shared characters", SHIPPED: "the shipped model `similar` as it is"}
-SHORTFALL_METRICS = {"spearman": "Spearman", "recall_at_10": "Recall@10"}
+OVERLAP = "overlap"  # of characters: a floor of Spearman, in records
 OTHER_VERSION = "Remove it if another version of cosent wrote it, or copy it again."
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
@@ -107,77 +105,6 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Shortfall:
-    """A metric that a run did not clearly raise above a reference, on one split.
-
-    Args:
-        metric: `spearman` or `recall_at_10`.
-        value: the metric after training.
-        than: what the reference is: `BEFORE`, `OVERLAP` or `SHIPPED`.
-        low, high: 95% interval; None where it is not known.
-        paired: whether it is that of `value - reference` on the same rows. Records of earlier versions have that of
-            `value`, which ignores that both were measured on the same rows.
-    """
-
-    corpus: str
-    split: str
-    metric: str
-    value: float
-    than: str
-    reference: float
-    low: float | None = None
-    high: float | None = None
-    paired: bool = False
-
-    @property
-    def clear(self) -> bool:
-        """Whether the value is below the reference by the interval, or at all if there is none."""
-        if self.paired and self.high is not None:
-            return self.high < 0
-        return not (self.value if self.high is None else self.high) >= self.reference
-
-    @property
-    def kind(self) -> str:
-        """Kind of the shortfall, in words."""
-        if self.than != BEFORE:
-            unclear, what = self.paired and not self.clear, REFERENCES[self.than]
-            return f"{'Not clearly' if unclear else 'No'} better than {what}{self.tiny}"
-        if not self.clear and self.paired:
-            return "No clear gain or loss (change x100 on the same rows)"
-        if not self.clear:
-            return "No clear gain or loss, the value before training lies within the 95% interval"
-        return f"{'Ranks worse' if self.metric == 'spearman' else 'Finds less'} than before training{self.tiny}"
-
-    @property
-    def tiny(self) -> str:
-        """A reservation, where the split is too small for an interval."""
-        return ", on too few pairs to tell" if self.paired and self.low is None else ""
-
-    def __str__(self) -> str:
-        interval = "" if self.low is None else f" [{self.low:.4f}, {self.high:.4f}]"
-        if self.paired and self.low is not None and self.high is not None:
-            interval = f", {in_points(self.value - self.reference, self.low, self.high)}"
-        values = f"{self.reference:.4f} -> {self.value:.4f}{interval}"
-        if self.than != BEFORE:
-            than = self.than.removeprefix("character ")
-            values = f"{self.value:.4f}, {than} {self.reference:.4f}{interval if self.paired else ''}"
-        return f"{SHORTFALL_METRICS[self.metric]} on {self.corpus} {self.split} {values}"
-
-
-def in_points(difference: float, low: float, high: float) -> str:
-    """A difference and its interval, x100."""
-    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
-
-
-def in_words(shortfalls: list[Shortfall]) -> list[str]:
-    """One line for each kind of shortfall."""
-    return [
-        f"{kind}: {'; '.join(str(shortfall) for shortfall in shortfalls if shortfall.kind == kind)}."
-        for kind in dict.fromkeys(shortfall.kind for shortfall in shortfalls)
-    ]
-
-
-@dataclass(frozen=True)
 class PretrainingRecord:
     """Text and final losses of pretraining."""
 
@@ -207,13 +134,13 @@ class RunRecord:
         intervals: 95% bootstrap intervals of the retrieval metrics in `after`.
         synonyms: number of pairs with a target to generate; only for students.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
-        floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`.
+        floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`; of a
+            student's `teacher` too.
         changes: Spearman and Recall@10 after training minus before, and `overlap` and `similar`, Spearman minus that
             floor, each with its paired 95% interval.
         terms: what the publishers of the corpora allow that the model, its start and its teacher were trained on, by
             corpus; without those that are not known.
-        shortfalls: metrics that did not improve.
-        tiny: warnings of splits that are too small to judge a model by.
+        warnings: metrics that did not improve, and splits that are too small to judge a model by, in words.
     """
 
     recipe: dict[str, Any]
@@ -239,8 +166,7 @@ class RunRecord:
     floors: Metrics = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
     terms: dict[str, str] = field(default_factory=dict)
-    shortfalls: list[Shortfall] = field(default_factory=list)
-    tiny: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:
@@ -250,7 +176,6 @@ class RunRecord:
             if values.get(name) is not None:
                 values[name] = kind(**values[name])
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
-        values["shortfalls"] = [Shortfall(**shortfall) for shortfall in values.get("shortfalls", [])]
         values["prompts"] = tuple(values.get("prompts", ("", "")))
         for key in ("intervals", "changes"):
             values[key] = {

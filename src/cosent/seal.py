@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from cosent.atomic import write_atomically
+from cosent.atomic import flush, write_atomically
 from cosent.errors import InputError, reading
 
 SEAL = "whole.json"
@@ -28,17 +27,14 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def seal(folder: str | Path, files: list[Path] | None = None) -> None:
-    """Marks a folder as complete: lists these files, or all, in `whole.json`, which is written atomically.
-
-    The files are flushed first: after a power failure, one of the right size may be full of zeros otherwise.
-    """
+    """Marks a folder as complete: flushes these files, or all, and lists them in `whole.json`."""
     folder = Path(folder)
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != SEAL] if files is None else files
-    entries = {}
-    for path in sorted(files):
-        with open(path, "rb+" if os.name == "nt" else "rb") as file:  # Windows flushes only what is open for writing
-            os.fsync(file.fileno())
-        entries[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": sha256_of_file(path)}
+    flush(files)
+    entries = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of_file(path)}
+        for path in sorted(files)
+    }
     write_atomically(folder / SEAL, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 

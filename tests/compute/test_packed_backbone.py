@@ -12,7 +12,7 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from cosent.compute import packed_backbone
 from cosent.compute.packed_backbone import packed_forward, packing_obstacle, plain_forward
 from cosent.compute.packing import (
-    WIDEST,
+    WIDEST_ROW,
     cheapest_plan,
     pack,
     plan_rows,
@@ -136,8 +136,8 @@ def test_widths_of_rows():
     assert worthwhile_plan(np.array([10, 10, 10, 9]), 10, 768, 512) is None
     lengths = np.array([8000, 30, 20, 700, 5])
     assert cheapest_plan(lengths, 256, 8192).width == 8000
-    assert cheapest_plan(np.array([700, 690, 30, 20]), 256, 8192).width <= WIDEST
-    assert cheapest_plan(np.array([500, 490, 30, 20]), 256, 8192).width <= WIDEST
+    assert cheapest_plan(np.array([700, 690, 30, 20]), 256, 8192).width <= WIDEST_ROW
+    assert cheapest_plan(np.array([500, 490, 30, 20]), 256, 8192).width <= WIDEST_ROW
     with pytest.raises(InputError, match="padding_side"):
         token_counts(torch.tensor([[0, 1, 1]]))
     with pytest.raises(InputError, match="0 to 3"):

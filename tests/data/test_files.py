@@ -1,7 +1,6 @@
 """Tables of sentences: every format gives the same rows, what cannot be read is named, and nothing is half written."""
 
 import gzip
-import json
 import tracemalloc
 
 import openpyxl
@@ -9,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from cosent.data.files import PAIR, SENTENCE, check_output, open_table, table_writer
+from cosent.data.files import PAIR, SENTENCE, open_table, read_rows, read_texts
+from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
 
 ROWS = [{"id": "1", "q1": '他说"好",\u2028走了', "q2": "坏"}, {"id": "2", "q1": "=一", "q2": " 二 "}]
@@ -153,12 +153,13 @@ def test_what_is_not_needed_is_not_read(tmp_path, monkeypatch):
         pairs(tmp_path / "a.xlsx")
 
 
-def test_empty_rows_may_be_kept(tmp_path):
-    """Fails if rows and results no longer match in a file that is known to hold empty sentences."""
-    (tmp_path / "a.csv").write_text("id,text\n1,\n\n2,好\n", encoding="utf-8")
-    assert list(open_table(tmp_path / "a.csv", None, SENTENCE, "").texts(keep_empty=True)) == ["", "", "好"]
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": ""}) + "\n\n", encoding="utf-8")
-    assert list(open_table(tmp_path / "a.jsonl", None, SENTENCE, "").texts(keep_empty=True)) == ["", ""]
+def test_blank_lines_between_texts_do_not_count(tmp_path):
+    """Fails if a text file for training or mining needs an editor for its paragraphs, or a blank text is trained on."""
+    (tmp_path / "a.csv").write_text("id,text\n1,\n\n2, 好\n", encoding="utf-8")
+    (tmp_path / "a.txt").write_text("\n好\n\u200b\n\n", encoding="utf-8")
+    assert list(read_texts([tmp_path / "a.csv", tmp_path / "a.txt"])) == ["好", "好"]
+    with pytest.raises(InputError, match="a.txt, line 1: .*an empty line"):
+        next(read_rows([tmp_path / "a.txt"]))  # its number would not be that of the line
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

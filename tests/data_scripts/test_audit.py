@@ -10,6 +10,7 @@ from cosent.data_scripts.description import read_splits
 
 from cosent.cli import arguments_of, parse
 from cosent.data.files import PAIR, open_table
+from cosent.errors import InputError
 from cosent.evaluation.similarity import character_overlap
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
@@ -40,6 +41,12 @@ def test_made_up_duplicates_and_leaks_are_found(bench, capsys):
     shown = capsys.readouterr().out
     assert "unknown to similar: 玙 1\n" in shown
     assert "train -> test" in shown and "labels of train: 0: 3  1: 3" in shown
+
+
+def test_the_corpus_is_named_without_a_flag():
+    """Fails if `--corpus`, the flag of other jobs, is answered with the question whether `--corpus` was meant."""
+    with pytest.raises(InputError, match="'--corpus'. Give its value alone"):
+        parse(["--corpus", "stsb"], *arguments_of(audit.main))
 
 
 def test_the_demo_corpus(bench):

@@ -136,15 +136,12 @@ def test_shares_hold_every_label(bench):
     assert similar == {"train": 16, "validation": 2, "test": 2}
 
 
-def test_a_split_is_left_out_and_files_are_joined(bench, capsys):
+def test_files_of_a_split_are_joined(bench):
     pairs = "怎么还款,如何还款,1\n怎么还款,怎么借款,0\n"
-    for name, text in {"train_1": pairs, "train_2": pairs, "test": "只有,两句\n"}.items():
-        path = bench.write(f"raw/{name}.csv", text)
-    bench.refuses("test.csv, line 1: .*--leave_out", path.parent)
-    manifest = bench.binary(path.parent, "--leave_out", "test")
+    for name in ("train_1", "train_2"):
+        path = bench.write(f"raw/{name}.csv", pairs)
+    manifest = bench.binary(path.parent)
     assert manifest["absent_splits"] == ["validation", "test"] and len(bench.rows()) == 4
-    assert "--leave_out test" in capsys.readouterr().out
-    bench.refuses("--leave_out validation", path.parent, "--leave_out", "validation")
 
 
 def test_shares_are_explicit_repeatable_and_keep_equal_pairs_together(bench):

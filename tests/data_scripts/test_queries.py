@@ -153,8 +153,8 @@ def test_labels_that_the_rows_cannot_have_stop(prepared):
         prepared(GOOD, flags=("--label_min", "0", "--label_max", "9"))
 
 
-def test_one_prompt_is_recorded_and_different_ones_are_written_before_their_queries(bench, prepared, capsys):
-    """No flag can tell different ones apart, and a query may have other answers under another instruction."""
+def test_one_prompt_is_recorded_and_different_ones_are_refused(bench, prepared, capsys):
+    """Fails if the instruction of the queries is lost, or rows of different ones train under one."""
     prompt = {"prompt": "为句子 生成表示："}
     manifest = prepared(GOOD | prompt, {"query": C, "pos": [A], "pos_scores": [2]} | prompt)
     assert manifest["prompt"] == prompt["prompt"] and manifest["warnings"] == []
@@ -162,14 +162,8 @@ def test_one_prompt_is_recorded_and_different_ones_are_written_before_their_quer
     shown = capsys.readouterr().out
     assert "train with --prompt '为句子 生成表示：' ''" in shown
     assert re.search("next: cosent train --corpus .*--prompt '为句子 生成表示：' ''\n", shown)
-    manifest = prepared(
-        {"query": Q, "pos": [A], "prompt": "找同义句："},
-        {"query": Q, "neg": [A], "pos": [], "prompt": "找答案："},
-        {"query": Q, "pos": [C]},
-    )
-    assert bench.rows() == [("找同义句：" + Q, A, 1), ("找答案：" + Q, A, 0), (Q, C, 1)]
-    assert manifest["prompt"] == ""
-    assert any("different prompts" in warning and "'找同义句：'" in warning for warning in manifest["warnings"])
+    with pytest.raises(InputError, match="'', '找同义句：', '找答案："):
+        prepared({"query": Q, "pos": [A], "prompt": "找同义句："}, {"query": C, "pos": [A], "prompt": "找答案："}, GOOD)
 
 
 def test_whole_queries_are_carved_out(bench, prepared):

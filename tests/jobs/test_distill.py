@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.modules import Dense, Normalize, Pooling, save_modules
 from cosent.models.student import Student
 from cosent.record import read_record, read_scores
+from cosent.training.verdict import final_table
 from tests.conftest import prepare
 from tests.support.launching import WITHIN_EPOCHS, WORKER, history, later_wins
 
@@ -150,8 +152,9 @@ def test_few_synonyms(distill, make_corpus, caplog):
         distill(only, "--per_device_train_batch_size", "16", output="large")
 
 
-def test_stage_2_learns_the_teachers_cosines(taught, teacher):
-    """Fails if a teacher with other tokens, width and pooling is not matched, or generation is forgotten on the way."""
+def test_stage_2_learns_the_teachers_cosines(taught, teacher, corpus):
+    """Fails if a teacher with other tokens, width and pooling is not matched, generation is forgotten on the way, or
+    the table does not say what the teacher reaches."""
     record = read_record(taught)
     assert record.train_pairs == 72 and record.synonyms == 18
     matrices = []
@@ -164,9 +167,14 @@ def test_stage_2_learns_the_teachers_cosines(taught, teacher):
     assert history(taught, "similarity_loss")[0] == pytest.approx(100 * before, rel=0.6)  # of one batch, with noise
     after, before = (moment["made_up"]["validation"]["perplexity"] for moment in (record.after, record.before))
     assert after < before
-    assert (
-        len(list((taught.parent / "cache/cosent/model_outputs").glob("*.npy"))) == 2
-    )  # of the teacher, and of `similar`
+    cached = list((taught.parent / "cache/cosent/model_outputs").glob("*.npy"))
+    assert len(cached) == 2, "of the teacher, and of `similar`"
+    rows = datasets.Dataset.from_parquet(f"{corpus}/validation.parquet")
+    scores = SentenceEncoder.from_pretrained(str(teacher)).similarity(rows["sentence1"][:], rows["sentence2"][:])
+    reached = record.floors["made_up"]["validation"]["teacher"]
+    assert reached == pytest.approx(spearmanr(scores, rows["label"][:]).statistic, abs=1e-6)
+    head, line = final_table(record, {})[:2]
+    assert head.split()[5:7] == ["teacher", "at"] and f"{reached:.4f}" in line
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
-"""`cosent export`: the bundle answers like the model, on a machine that has three packages."""
+"""`cosent export`: the folder answers like the model, on a machine that has three packages."""
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,30 +16,29 @@ from cosent import decision_rules, load_model
 from cosent.errors import InputError
 from cosent.jobs.verify import VerifyArguments, main
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.bundle import Bundle
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.onnx_reader import OnnxModel
 from cosent.models.prompts import Prompts
-from cosent.seal import seal
 from tests.support.families import LETTERS, Template, save_family
 
-onnx, _, onnxruntime, _ = map(pytest.importorskip, ("onnx", "onnxscript", "onnxruntime", "openvino"))
-pytestmark = pytest.mark.slow  # compiling, and imports of two runtimes
+onnx, _, onnxruntime = map(pytest.importorskip, ("onnx", "onnxscript", "onnxruntime"))
+pytestmark = pytest.mark.slow  # tracing, and imports of a runtime
 SENTENCES = ["怎么还款", "如何还款", "好" * 90, "OPPO R11 多少钱?"]
 OTHERS = ["如何还款", "今天天气很好", "好", "三星 S8"]
 
 
 @pytest.fixture
 def export(tmp_path, job):
-    """A function that exports a model, and returns the folder of the bundle."""
+    """A function that exports a model, and returns its folder."""
 
     def run(model, *flags):
-        job("cosent.jobs.export", "--model", model, "--output", tmp_path / "bundle", *flags)
-        return tmp_path / "bundle"
+        job("cosent.jobs.export", "--model", model, "--output", tmp_path / "exported", *flags)
+        return tmp_path / "exported"
 
     return run
 
 
-def test_a_bundle_needs_three_packages(export, bi_run, made_up):
+def test_an_export_needs_three_packages(export, bi_run, made_up):
     """Fails if run.py needs more than numpy, tokenizers and the runtime, or score, probability or verdict differ."""
     folder = export(bi_run.folder, "--corpus", made_up)
     blocked = "import sys; sys.modules.update({name: None for name in ('torch', 'transformers', 'cosent', 'scipy')}); "
@@ -54,40 +52,50 @@ def test_a_bundle_needs_three_packages(export, bi_run, made_up):
     assert answer["verdict"] == ("similar" if rule.similar([score])[0] else "not similar")
 
 
-def test_a_cross_encoder_in_openvino(export, cross_run, pairs):
+def test_a_cross_encoder(export, cross_run, pairs):
     """Fails if pairs are cut, padded or joined in another way than in training."""
-    folder = export(cross_run.folder, "--format", "openvino")
+    folder = export(cross_run.folder)
     first, second, _ = zip(*pairs[:20], strict=True)
     first, second = [*first, *SENTENCES], [*second, *OTHERS]
     expected = load_model(str(cross_run.folder)).similarity(first, second)
-    np.testing.assert_allclose(Bundle(folder).similarity(first, second), expected, atol=1e-5)
+    np.testing.assert_allclose(OnnxModel(folder).similarity(first, second), expected, atol=1e-5)
     assert np.ptp(expected) > 1e-3
 
 
+def test_shorter_vectors(export, bi_run, tmp_path):
+    """Fails if --truncate_dim keeps other numbers than `truncate`, or the threshold of the whole vectors."""
+    exported = OnnxModel(export(bi_run.folder, "--truncate_dim", "8"))
+    encoder = SentenceEncoder.from_pretrained(str(bi_run.folder))
+    encoder.truncate(8)
+    np.testing.assert_allclose(
+        exported.encode(SENTENCES), encoder.encode(SENTENCES, normalize_embeddings=True), atol=1e-5
+    )
+    assert exported.rule is None and exported.embedding_dimension == 8
+
+
 def test_a_student_and_prompts(export, tiny_student, tmp_path):
-    """Fails if a bundle leaves a prompt or the layers after the pooling out."""
+    """Fails if an export leaves a prompt or the layers after the pooling out."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_student))
     encoder.prompts = Prompts({"query": "查询："}, "query")
     encoder.save_pretrained(tmp_path / "prompted")
-    vectors = Bundle(export(tmp_path / "prompted")).encode(SENTENCES)
+    vectors = OnnxModel(export(tmp_path / "prompted")).encode(SENTENCES)
     np.testing.assert_allclose(vectors, encoder.encode(SENTENCES, normalize_embeddings=True), atol=1e-5)
     assert np.abs(vectors - encoder.encode(SENTENCES, normalize_embeddings=True, prompt="")).max() > 1e-3
 
 
-@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
-def test_equal_texts_and_texts_without_tokens(export, tmp_path, runtime, caplog):
+def test_equal_texts_and_texts_without_tokens(export, tmp_path, caplog):
     """Fails if a text without tokens becomes NaN, equal texts no longer tie at 1, or a user is warned of sentences that
     are not theirs."""
     save_family("bert", tmp_path / "plain")
     Template({"pad_token": "[PAD]", "unk_token": "[UNK]"}, "$A", "$A $B")().save_pretrained(tmp_path / "plain")
     encoder = SentenceEncoder.from_pretrained(str(tmp_path / "plain"))
     assert not encoder.tokenizer("")["input_ids"], "some tokenizers put nothing around a text"
-    bundle = Bundle(export(tmp_path / "plain", "--format", runtime))
+    exported = OnnxModel(export(tmp_path / "plain"))
     assert "longer than" not in caplog.text
     texts = ["".join(LETTERS[:length]) for length in range(40)]  # the first is empty
-    np.testing.assert_allclose(bundle.encode(texts), encoder.encode(texts, normalize_embeddings=True), atol=1e-5)
-    assert bundle.similarity(texts, texts).tolist() == [0.0] + [1.0] * 39
-    assert bundle.encode(["", ""]).tolist() == [[0.0] * encoder.embedding_dimension] * 2
+    np.testing.assert_allclose(exported.encode(texts), encoder.encode(texts, normalize_embeddings=True), atol=1e-5)
+    assert exported.similarity(texts, texts).tolist() == [0.0] + [1.0] * 39
+    assert exported.encode(["", ""]).tolist() == [[0.0] * encoder.embedding_dimension] * 2
 
 
 def outputs_of(folder, file, *texts):
@@ -99,9 +107,9 @@ def outputs_of(folder, file, *texts):
     return dict(zip(names, session.run(None, inputs), strict=True)), tokens["attention_mask"]
 
 
-def test_a_bundle_is_a_folder_of_the_hub(export, tiny_student, tmp_path):
+def test_an_export_is_a_folder_of_the_hub(export, tiny_student, tmp_path):
     """Fails if a program that follows config.json, the tokenizer and modules.json makes other vectors of the graph, or
-    the bundle has its weights twice."""
+    the folder has its weights twice."""
     folder = export(tiny_student)
     encoder = SentenceEncoder.from_pretrained(str(tiny_student))
     expected = encoder.encode(SENTENCES)
@@ -115,7 +123,7 @@ def test_a_bundle_is_a_folder_of_the_hub(export, tiny_student, tmp_path):
         features = import_from_string(module["type"]).load(str(folder / module["path"]))(features)
     np.testing.assert_allclose(features["sentence_embedding"].detach(), expected, atol=1e-5)
     assert len(modules) > 1 and not list(folder.glob("*.safetensors")), "the student has a layer after its pooling"
-    with pytest.raises(InputError, match="exported bundle"):
+    with pytest.raises(InputError, match="export in ONNX"):
         load_model(str(folder))
     assert not main(VerifyArguments(folder=str(folder)))
 
@@ -128,7 +136,7 @@ def test_logits_of_two_classes(export, tiny_model, tmp_path):
     scores = load_model(str(tmp_path / "two")).similarity(SENTENCES, OTHERS)
     np.testing.assert_allclose(outputs["scores"][:, 0], scores, atol=1e-5)
     np.testing.assert_allclose(outputs["logits"] @ [-1, 1], scores, atol=1e-5)
-    np.testing.assert_allclose(Bundle(folder).similarity(SENTENCES, OTHERS), scores, atol=1e-5)
+    np.testing.assert_allclose(OnnxModel(folder).similarity(SENTENCES, OTHERS), scores, atol=1e-5)
 
 
 @pytest.mark.matrix
@@ -148,21 +156,12 @@ def test_other_programs_read_the_folder(export, bi_run, cross_run, made_up, vari
     where = os.environ[variable] if node else None
     asked = json.dumps({"texts": short, "others": short[::-1]})
     answer = subprocess.run(command, input=asked, capture_output=True, check=True, text=True, cwd=where).stdout
-    bundle = Bundle(folder)
-    expected = bundle.similarity(short, short[::-1]) if tower == "cross" else bundle.encode(short)
+    exported = OnnxModel(folder)
+    expected = exported.similarity(short, short[::-1]) if tower == "cross" else exported.encode(short)
     answers = json.loads(answer.splitlines()[-1])
     assert len(answers) > 1
     for name, values in answers.items():
         np.testing.assert_allclose(values, expected, atol=1e-5, err_msg=name)
-
-
-def test_stdout_has_only_results(job, bi_run, made_up, tmp_path, monkeypatch):
-    """Fails if the bars of NNCF come before the JSON that a script reads."""
-    monkeypatch.setattr("cosent.jobs.export.LEAST_AGREEMENT", 0.9)  # of 32 pairs, of random vectors
-    monkeypatch.setattr("cosent.jobs.export.MOST_POINTS", 10.0)
-    flags = ("--format", "openvino", "--int8", "--corpus", made_up, "--output", tmp_path / "bundle")
-    answer, after = job("cosent.jobs.export", "--model", bi_run.folder, *flags)[0].splitlines()
-    assert json.loads(answer)["int8"] and after.startswith("next: ")
 
 
 def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkeypatch, tmp_path):
@@ -172,44 +171,10 @@ def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkey
     monkeypatch.setattr("cosent.jobs.export.LEAST_AGREEMENT", 1.1)
     with pytest.raises(InputError, match="same_verdicts"):
         export(bi_run.folder, "--int8", "--corpus", made_up)
-    assert not (tmp_path / "bundle").exists()
+    assert not (tmp_path / "exported").exists()
     monkeypatch.undo()
     folder = export(bi_run.folder, "--int8", "--corpus", made_up)
     scores = load_model(str(bi_run.folder)).similarity(SENTENCES, OTHERS)
-    assert 0 < np.abs(Bundle(folder).similarity(SENTENCES, OTHERS) - scores).max() < 0.1
+    assert 0 < np.abs(OnnxModel(folder).similarity(SENTENCES, OTHERS) - scores).max() < 0.1
     with pytest.raises(InputError, match="exists"):
         export(bi_run.folder)
-
-
-def test_bfloat16(export, bi_run, made_up):
-    """Fails if --bf16 is taken by a runtime that ignores it, is not stored, or changes more than rounding does."""
-    with pytest.raises(InputError, match="openvino"):
-        export(bi_run.folder, "--bf16", "--corpus", made_up)
-    with pytest.raises(InputError, match="--corpus"):
-        export(bi_run.folder, "--bf16", "--format", "openvino")
-    bundle = Bundle(export(bi_run.folder, "--bf16", "--format", "openvino", "--corpus", made_up))
-    assert bundle.settings["precision"] == "bf16"
-    scores = load_model(str(bi_run.folder)).similarity(SENTENCES, OTHERS)
-    np.testing.assert_allclose(bundle.similarity(SENTENCES, OTHERS), scores, atol=0.02)
-
-
-def test_a_damaged_bundle(export, tiny_model):
-    """Fails if a bundle of another version, or with a file that is missing or damaged, is read or ends in a trace."""
-    folder = export(tiny_model)
-    for name in ("bundle.json", "tokenizer.json", "onnx/model.onnx", "whole.json"):
-        whole = (folder / name).read_bytes()
-        for damaged in (whole[: len(whole) // 2], whole.replace(b"1", b"2", 1)):
-            (folder / name).write_bytes(damaged)
-            with pytest.raises(ValueError, match=re.escape(str(folder))):
-                Bundle(folder)
-        (folder / name).write_bytes(whole)
-    settings = json.loads((folder / "bundle.json").read_text())
-    (folder / "bundle.json").write_text(json.dumps(settings | {"form": 0}))
-    seal(folder)
-    with pytest.raises(ValueError, match="form 0"):
-        Bundle(folder)
-    (folder / "onnx/model.onnx").unlink()
-    with pytest.raises(ValueError, match="model.onnx is missing"):
-        Bundle(folder)
-    with pytest.raises(ValueError, match="no whole.json"):
-        Bundle(folder.parent)

@@ -61,6 +61,7 @@ def run_study(tmp_path, monkeypatch, make_recipe):
         measured = {"environment": Environment({"torch": "2"}, "c" * 40, "CPU", 1), "history": history}
         measured |= {"train_pairs": 50, "train_seconds": 12.0}
         measured["after"] = {"stsb": {"validation": {"spearman": validation}, "test": {"spearman": test}}}
+        measured["floors"] = {"stsb": {"test": {"overlap": 0.3}}}
         measured["corpora"] = {} if there is None else {"stsb": CorpusRecord.of(there)}
         recipe = {"loss": name, "learning_rate": rate, "model_name_or_path": "mini"}
         RunRecord(recipe=recipe, **measured).save(folder)
@@ -88,9 +89,11 @@ def run_study(tmp_path, monkeypatch, make_recipe):
     return run
 
 
-def test_every_run_once_and_the_result_is_kept(run_study):
-    """Fails if a study loses a run, repeats a finished one, or forgets its settings."""
+def test_every_run_once_and_the_result_is_kept(run_study, capsys):
+    """Fails if a study loses a run, repeats a finished one, forgets its settings, or is silent on runs in vain: 0.25 is
+    below the 0.3 of character overlap."""
     status, trained = run_study(seeds=[1, 2])
+    assert "warning: 2 of 2 runs are not clearly above character overlap" in capsys.readouterr().err
     assert (status, trained) == (0, [("made_up/cosent-stsb-1", 0.5), ("made_up/cosent-stsb-2", 0.5)])
     kept, _ = read_results(run_study.results).results
     assert kept.validation_curve == [(1.0, 0.5)] and kept.test("stsb") == 0.25 and kept.history == []

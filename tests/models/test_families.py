@@ -21,7 +21,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.heads import classifier_heads, patterns_of_heads
 from cosent.models.loading import load_config
-from cosent.models.lora import ADAPTER, add_adapter, lora_config
+from cosent.models.lora import ADAPTER_FOLDER, add_adapter, lora_config
 from cosent.models.sentence_bert import BiEncoder
 from tests.support.families import FAMILIES, LETTERS, LONGEST, each, save_family
 
@@ -149,7 +149,7 @@ def test_fresh_heads_train_under_lora_and_quantisation(name, folder, tmp_path):
     with torch.random.fork_rng():  # as somebody else loads it: the head of the base is random, and another one
         torch.manual_seed(99)
         base = AutoModelForSequenceClassification.from_pretrained(folder(name), num_labels=1)
-    theirs = PeftModel.from_pretrained(base, tmp_path / ADAPTER).get_base_model()
+    theirs = PeftModel.from_pretrained(base, tmp_path / ADAPTER_FOLDER).get_base_model()
     theirs.config.pad_token_id = encoder.tokenizer.pad_token_id
     again = CrossEncoder(theirs, encoder.tokenizer).similarity(FIRST, SECOND)
     np.testing.assert_allclose(again, scores, atol=2e-5)

@@ -112,7 +112,7 @@ def understands(monkeypatch, capsys):
             module, *words = launched(tuple(words[1:]))
             parse(module, words)
         elif Path(tool).name == "python":
-            if words[0].endswith("/run.py"):  # of an exported bundle, see tests/jobs/test_export.py
+            if words[0].endswith("/run.py"):  # of an export, see tests/jobs/test_export.py
                 return
             if (ROOT / words[0]).is_file():  # of examples/, see test_examples.py
                 return

@@ -23,7 +23,7 @@ CASES = {  # the beginning of a message: the rows after the header, the command,
     "faq.csv, line 2: expected a label that is 0 or 1, got '同义'": (
         "还,借,同义",
         BINARY,
-        "--label_values 不同=0 同义=1",
+        "--label_values 异义=0 同义=1",
     ),
     "faq.csv, line 2: expected a label that is 0 or 1, got '5'": ("还,借,5", BINARY, GRADES),
     "faq.csv, line 1: expected a label": ("q1,q2,same\n还,借,1", BINARY, "--text_columns q1 q2 --label_column same"),

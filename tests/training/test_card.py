@@ -49,7 +49,7 @@ def hub(monkeypatch) -> dict[str, dict]:
 def test_foreign_text_stays_text(bi_run):
     """Fails if a folder, corpus, prompt or file puts a tag, a heading or code of its own into the card on the Hub."""
     record, bad = read_record(bi_run.folder), "<img src=x onerror=alert(1)>``\n# x [y](javascript:z)"
-    record.prompts, record.shortfalls = (bad, "`"), []
+    record.prompts = bad, "`"
     record.recipe |= {"loss": [bad], "models": [bad], "corpus": [bad], "model_name_or_path": bad}
     record.after, record.before = {bad: record.after["made_up"]}, {}
     record.thresholds, record.corpora = {bad: 0.5}, {bad: record.corpora["made_up"]}

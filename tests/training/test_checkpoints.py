@@ -47,10 +47,10 @@ def test_room_is_made_when_all_else_is_ready(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     assert checkpoints.find_in_folder(str(tmp_path), None, overwrite=True) is None
     assert sorted(tmp_path.rglob("*")) == before
-    (old / checkpoints.SETTINGS).write_text("{}")
+    (old / checkpoints.SETTINGS_NAME).write_text("{}")
     with pytest.raises(InputError, match="--teacher .* is --output_dir too"):
         checkpoints.claim_output_folder(str(tmp_path), None, {"teacher": f"{tmp_path}/."})
-    assert sorted(tmp_path.rglob("*")) == sorted([*before, old / checkpoints.SETTINGS])
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, old / checkpoints.SETTINGS_NAME])
     (whole(tmp_path, 2) / "model.safetensors").unlink()  # killed while it was removed
     checkpoints.claim_output_folder(str(tmp_path), str(old), {})
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-4", "notes.txt", "UNFINISHED"}
@@ -114,7 +114,7 @@ def test_a_run_resumes_with_its_own_settings_only(tmp_path):
     """Fails if another loss or number of processes joins a stopped run, or a checkpoint that cannot tell is resumed."""
     started = {"loss": "cosent", "limit_train": None, "names": ["a"], "processes": 2}
     checkpoint = whole(tmp_path, 4)
-    (checkpoint / checkpoints.SETTINGS).write_text(json.dumps(started))
+    (checkpoint / checkpoints.SETTINGS_NAME).write_text(json.dumps(started))
     checkpoints.claim_output_folder(
         str(tmp_path), str(checkpoint), started | {"names": ("a",), "added_by_a_later_version": 1}
     )

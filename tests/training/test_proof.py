@@ -11,15 +11,15 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.training.proof import COMPARED
+from cosent.training.proof import PROVEN_TEXTS
 
 
 def test_the_folder_is_the_model_in_memory(bi_run, cross_run, lora_run, tiny_model, pairs):
     """Fails if the proof is of other bits than those that were trained, or the way from the start is miscounted."""
     assert bi_run.record.proof.reloaded == cross_run.record.proof.reloaded == 0
-    assert bi_run.record.proof.compared == cross_run.record.proof.compared == COMPARED
+    assert bi_run.record.proof.compared == cross_run.record.proof.compared == PROVEN_TEXTS
     assert lora_run.record.proof.reloaded < 1e-5 and lora_run.record.proof.moved > 1e-3
-    firsts, seconds = [a for a, _, _ in pairs[:COMPARED]], [b for _, b, _ in pairs[:COMPARED]]
+    firsts, seconds = [a for a, _, _ in pairs[:PROVEN_TEXTS]], [b for _, b, _ in pairs[:PROVEN_TEXTS]]
     start, end = (load_model(str(place)).encode(firsts) for place in (tiny_model, bi_run.folder))
     cosines = (start * end).sum(1) / np.linalg.norm(start, axis=1) / np.linalg.norm(end, axis=1)
     moved = bi_run.record.proof.moved

@@ -12,8 +12,9 @@ from cosent.data.corpus import load_corpus
 from cosent.data.manifest import COLUMNS
 from cosent.evaluation.significance import resampled_spearman, spearman
 from cosent.evaluation.similarity import overlap_spearman
-from cosent.record import Environment, RunRecord, Shortfall, in_words, read_record
-from cosent.training.evaluation import Evaluation, Floor, final_table, floors_of, paired_changes, shortfalls
+from cosent.record import Environment, RunRecord, read_record
+from cosent.training.evaluation import Evaluation
+from cosent.training.verdict import Floor, final_table, floors_of, paired_changes, warnings_of
 
 ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
 ROWS += [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
@@ -21,13 +22,13 @@ ROWS += [("好", "好", 0.5), ("好", "坏", 0.5)]
 NAN = float("nan")
 
 
-def shortfalls_of(before: dict, after: dict, floor: dict, changes: dict | None = None) -> list[Shortfall]:
-    """Shortfalls on the test split of a corpus, from its metrics by name, and the floors."""
+def warnings_about(before: dict, after: dict, floor: dict, changes: dict | None = None) -> list[str]:
+    """Warnings about the test split of a corpus, from its metrics by name, and the floors."""
     run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1)
     run.before, run.after, run.changes, run.floors = (
-        {"made_up": {"test": one}} if one else {} for one in (before, after, changes, floor)
+        {"made_up": {"test": metrics}} if metrics else {} for metrics in (before, after, changes, floor)
     )
-    return shortfalls(run)
+    return warnings_of(run)
 
 
 def test_the_floor_is_what_an_audit_reports():
@@ -53,21 +54,27 @@ def test_the_floor_is_what_an_audit_reports():
 )
 def test_what_counts_as_no_better(before, after, floor, than):
     """Fails if a run that helped is called vain, or one that did not is praised."""
-    found = shortfalls_of({"spearman": before}, {"spearman": after}, {"overlap": floor})
-    assert [one.than for one in found] == than
-    assert all("too few pairs to tell" in one.kind for one in found if one.clear), "no interval"
-    found = shortfalls_of({"spearman": NAN}, {"spearman": after}, {"similar": floor})
-    assert [one.than for one in found] == (["similar"] if "character overlap" in than else [])
-    assert all("as it is" in one.kind and "similar 0.4000" in str(one) for one in found)
+    for name, reference in ("overlap", "character overlap"), ("similar", "the shipped model"):
+        lines = warnings_about({"spearman": before}, {"spearman": after}, {name: floor})
+        expected = [words.replace("character overlap", reference) for words in than]
+        assert len(lines) == len(expected)
+        assert all(words in line and "not clearly above" in line for words, line in zip(expected, lines, strict=True))
+        assert all("too few pairs" in line for line in lines), "no interval"
 
 
 @pytest.mark.parametrize(
     ("metric", "before", "after", "interval", "words"),
     [
-        ("recall_at_10", 0.586, 0.19, (-0.43, -0.36), r"Finds less.* 0.5860 -> 0.1900, -39.6 \[-43.0, -36.0\]"),
-        ("recall_at_10", 0.586, 0.58, (-0.02, 0.01), r"No clear gain or loss.* 0.5800, -0.6 \[-2.0, \+1.0\]"),
-        ("spearman", 0.69, 0.70, (-0.01, 0.03), r"No clear gain or loss.* 0.6900 -> 0.7000, \+1.0 \[-1.0, \+3.0\]"),
-        ("spearman", 0.69, 0.60, (-0.11, -0.07), "Ranks worse.* 0.6900 -> 0.6000"),
+        (
+            "recall_at_10",
+            0.586,
+            0.19,
+            (-0.43, -0.36),
+            r"Recall@10 is below .* 0.5860 -> 0.1900 \(-39.6 \[-43.0, -36.0",
+        ),
+        ("recall_at_10", 0.586, 0.58, (-0.02, 0.01), r"not clearly above .* 0.5800 \(-0.6 \[-2.0, \+1.0\]"),
+        ("spearman", 0.69, 0.70, (-0.01, 0.03), r"not clearly above .* 0.6900 -> 0.7000 \(\+1.0 \[-1.0, \+3.0\]"),
+        ("spearman", 0.69, 0.60, (-0.11, -0.07), "Spearman is below .* 0.6900 -> 0.6000"),
         ("spearman", 0.60, 0.69, (0.07, 0.11), None),
     ],
 )
@@ -75,13 +82,15 @@ def test_harm_is_told_from_noise(metric, before, after, interval, words):
     """Fails if a recall that collapses goes unnoticed, or a change within the noise is called a gain or a loss."""
     moments = ({"spearman": value} | {metric: number} for value, number in ((0.1, before), (0.5, after)))
     changes = {"spearman": (0.4, 0.3, 0.5), metric: (after - before, *interval)}
-    lines = in_words(shortfalls_of(*moments, {}, changes))
-    assert len(lines) == (words is not None) and (words is None or re.match(f".*{words}", lines[0]))
+    lines = warnings_about(*moments, {}, changes)
+    assert len(lines) == (words is not None) and (words is None or re.search(words, lines[0]))
 
 
 def test_a_change_that_is_not_known_says_why():
-    """Fails if the cell of the change is empty without a reason, or the warning of a tiny split looks like a figure."""
-    run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1, tiny=["a test is tiny"])
+    """Fails if the cell of the change is empty without a reason, or a warning looks like a figure."""
+    run = RunRecord(
+        recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1, warnings=["a test is tiny"]
+    )
     for name, value in {"a": 0.5, "b": NAN}.items():
         run.before[name], run.after[name] = {"test": {"spearman": 0.4}}, {"test": {"spearman": value}}
     _, tiny, equal, warning = final_table(run, {})
@@ -91,22 +100,26 @@ def test_a_change_that_is_not_known_says_why():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_process_measures_the_floors(rank, make_corpus, pairs, monkeypatch):
     """Fails if every process of a training counts characters that only the first one reports."""
-    monkeypatch.setattr("cosent.training.evaluation.rank", lambda: rank)
+    monkeypatch.setattr("cosent.training.verdict.rank", lambda: rank)
     corpus = load_corpus(str(make_corpus({"train": pairs, "test": pairs[:8]})), "")
-    found = floors_of([corpus], "similar", torch.device("cpu"))
+    found = floors_of([corpus], {"model_name_or_path": "similar"}, torch.device("cpu"))
     assert bool(found) == (rank == 0)
     assert rank or found["made_up"]["test"].scores.keys() == {"overlap"}
 
 
 @pytest.mark.parametrize(
     ("interval", "words"),
-    [((0.01, 0.03), None), ((-0.01, 0.05), "Not clearly better.*0.5000, overlap 0.4800"), ((-0.2, -0.1), "No better")],
+    [
+        ((0.01, 0.03), None),
+        ((-0.01, 0.05), "not clearly above char.*0.48.* 0.50"),
+        ((-0.2, -0.1), "is below char"),
+    ],
 )
 def test_overlap_is_compared_on_the_same_pairs(interval, words):
     """Fails if a model is praised that is above counting characters by chance alone."""
     changes = {"spearman": (0.3, 0.2, 0.4), "overlap": (0.02, *interval)}
-    lines = in_words(shortfalls_of({"spearman": 0.2}, {"spearman": 0.5}, {"overlap": 0.48}, changes))
-    assert len(lines) == (words is not None) and (words is None or re.match(words, lines[0]))
+    lines = warnings_about({"spearman": 0.2}, {"spearman": 0.5}, {"overlap": 0.48}, changes)
+    assert len(lines) == (words is not None) and (words is None or re.search(words, lines[0]))
 
 
 def test_a_small_gain_on_the_same_pairs_is_a_gain():
@@ -132,14 +145,6 @@ def test_a_small_gain_on_the_same_pairs_is_a_gain():
     assert set(paired_changes(*moments, floor)["made_up"]["test"]) == {"recall_at_10"}, "a single group has no interval"
 
 
-def test_a_record_of_an_earlier_version_says_what_it_said():
-    """Fails if the interval of a value, in a record of before paired intervals, is read as that of a difference."""
-    earlier = read_record("similar").shortfalls
-    assert [one.clear for one in earlier] == [False, False, True] and not any(one.paired for one in earlier)
-    assert "lies within" in in_words(earlier)[0] and "0.0279 -> 0.0689 [0.0261, 0.1064]" in in_words(earlier)[0]
-    assert in_words(earlier)[1].startswith("No better than counting")
-
-
 def test_a_vain_run_says_so(train, make_corpus, capsys, caplog):
     """Fails if training that made everything worse ends like any other, in the terminal or in run.json, or says so
     only at its end."""
@@ -151,9 +156,8 @@ def test_a_vain_run_says_so(train, make_corpus, capsys, caplog):
     printed, kept = capsys.readouterr().out, read_record(folder)
     (fall,) = [text for text in caplog.messages if "below the start" in text]
     assert fall.startswith("step 5: made_up validation") and "Recall@10 -" in fall and "than 0.001" in fall
-    assert {one.than for one in kept.shortfalls} >= {"before training"}
-    assert any(line.startswith("warning: ") and str(kept.shortfalls[0]) in line for line in printed.splitlines())
-    assert plain(str(kept.shortfalls[0])) in (folder / "README.md").read_text(encoding="utf-8")
+    assert "its value before training" in kept.warnings[0] and f"warning: {kept.warnings[0]}" in printed
+    assert plain(kept.warnings[0]) in (folder / "README.md").read_text(encoding="utf-8")
     header, line = printed.splitlines()[:2]
     assert header.split()[:6] == ["Spearman", "before", "after", "overlap", "similar", "at"]
     labels = np.array([label for *_, label in opposed])
@@ -177,7 +181,6 @@ def test_a_run_that_finds_less_says_so(train, make_corpus, capsys):
     flags = ("--pooling", "mean", "--num_train_epochs", "4", "--load_best_model_at_end", "false")
     folder = train(make_corpus({"train": opposed, "validation": same[:9] + other[:9], "test": same + other}), *flags)
     printed, kept = capsys.readouterr().out, read_record(folder)
-    fallen = [one for one in kept.shortfalls if (one.metric, one.split) == ("recall_at_10", "test")]
-    assert fallen and fallen[0].clear and "Finds less" in fallen[0].kind
-    assert (fallen[0].low, fallen[0].high) == kept.changes["made_up"]["test"]["recall_at_10"][1:]
-    assert str(fallen[0]) in printed and plain(str(fallen[0])) in (folder / "README.md").read_text(encoding="utf-8")
+    (fallen,) = [line for line in kept.warnings if line.startswith("made_up test: Recall@10 is below its value")]
+    assert fallen in printed and plain(fallen) in (folder / "README.md").read_text(encoding="utf-8")
+    assert "{:+.1f} [{:+.1f}, ".format(*(100 * x for x in kept.changes["made_up"]["test"]["recall_at_10"])) in fallen

@@ -11,6 +11,7 @@ from cosent.comparing.document import Cell, markdown_table, mean_of, measured, p
 from cosent.comparing.results import Result, Study, grouped
 from cosent.errors import InputError
 from cosent.evaluation.significance import RESAMPLES, spearman
+from cosent.record import OVERLAP
 
 # Settings that every report shows, next to those in which the methods differ.
 SHOWN = (
@@ -24,7 +25,6 @@ SHOWN = (
 # Settings that differ between runs, but are not a choice.
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 STARTS = ("model_name_or_path", "tower", "pooling")  # settings that decide what a model scores before it is trained
-OVERLAP = "overlap"
 FLOORS = {"spearman": "their start", OVERLAP: "character overlap", "similar": "the shipped model `similar`"}
 TABLE = (
     "Test x100, mean ± standard deviation over n seeds; Spearman unless stated otherwise. The epoch that is kept is "

@@ -38,7 +38,7 @@ Count = TypeVar("Count", int, np.ndarray)
 MIN_SAVING = 0.05  # of the FLOPs of the padded batch; below it, packing was measured to cost as much as it saves
 WIDTH_STEP = 8  # tokens: exact widths would save another 1-2%, but GPU kernels want multiples of 8
 MIN_WIDTH = 48  # tokens: if all sentences are shorter than this, rows of up to twice this width are tried
-WIDEST = 1024  # tokens: only a sentence that is longer gets a wider row, since the mask grows with the square
+WIDEST_ROW = 1024  # tokens: only a sentence that is longer gets a wider row, since the mask grows with the square
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def cheapest_plan(lengths: np.ndarray, hidden_size: int, max_width: int) -> Plan
     """
     longest, total = int(lengths.max()), int(lengths.sum())
     narrowest = longest + -longest % WIDTH_STEP
-    widest = max(narrowest, min(2 * max(longest, MIN_WIDTH), WIDEST))
+    widest = max(narrowest, min(2 * max(longest, MIN_WIDTH), WIDEST_ROW))
     widths = np.minimum(np.arange(narrowest, widest + 1, WIDTH_STEP), max_width)
     bounds = flops(-(-total // widths), widths, hidden_size)
     best: Plan | None = None

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import filterfalse
 from pathlib import Path
 
 from cosent.cli import option
@@ -90,7 +89,7 @@ OF_FILES = ("sheet", "encoding", "header")
 OF_TABLES = (*OF_FILES, "text_columns")
 
 
-def check_text(value: object, name: str, keep_empty: bool = False) -> str:
+def check_text(value: object, name: str) -> str:
     """A sentence as it stands in column `name`."""
     if isinstance(value, dict | list):
         raise RowError(f"text in {name}", repr(value), "Write one text there, not a list or an object.")
@@ -98,7 +97,7 @@ def check_text(value: object, name: str, keep_empty: bool = False) -> str:
         raise RowError(f"text in {name}", repr(value))
     if "\0" in value:
         raise RowError(f"text in {name}", f"a NUL character in {value!r}")
-    if not keep_empty and is_blank(value):
+    if is_blank(value):
         raise RowError(f"a sentence in {name}", "an empty one")
     return value
 
@@ -148,37 +147,38 @@ class Table:
             remedy = "If a spreadsheet wrote its quotes, around tabs or line breaks, save the file as .csv."
         return RowError(f"{len(self.names)} columns", len(fields), remedy)
 
-    def rows(self, columns: Sequence[str] | None = None, keep_empty: bool = False) -> Iterator[dict]:
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict]:
         """Streams the rows as `{column: value}`; values of txt, tsv and csv are text.
 
         Args:
-            columns: those that are wanted, among them `sentences`; default: all, also those of JSON lines that the
-                first one does not have.
-            keep_empty: accept empty sentences and lines; default: stop at the first.
+            columns: columns to read, among them `sentences`; default: all, also those of JSON lines that the first one
+                does not have.
         """
-        return (row for _, row in self.placed(columns, keep_empty))
+        return (row for _, row in self.placed(columns))
 
-    def placed(self, columns: Sequence[str] | None = None, keep_empty: bool = False) -> Iterator[tuple[str, dict]]:
-        """The `rows`, each with its file and line for errors."""
+    def placed(self, columns: Sequence[str] | None = None, skip_blank: bool = False) -> Iterator[tuple[str, dict]]:
+        """The `rows`, each with its file and line for errors; an empty sentence is one, unless `skip_blank`."""
         number = 0
         for number, _, row in self.records(columns):
-            if row is None and keep_empty:
-                row = dict.fromkeys(self.names) | dict.fromkeys(self.sentences, "")
+            if skip_blank and (
+                row is None or (isinstance(row, dict) and is_blank(str(row.get(self.sentences[0], "x"))))
+            ):
+                continue
             where = place(self.path, self.format, number)
             try:
-                row = self.checked(row, columns or (), keep_empty)
+                row = self.checked(row, columns or ())
             except RowError as error:
                 raise InputError(f"{where}: {error}. {error.remedy}") from error
             yield where, row if columns is None else {name: row[name] for name in columns}
         if not number:
             raise InputError(f"{self.path} is empty: it has no rows. Name a file with sentences.")
 
-    def texts(self, keep_empty: bool = False) -> Iterator[str]:
+    def texts(self, skip_blank: bool = False) -> Iterator[str]:
         """Streams the sentences of the only column of sentences."""
         (name,) = self.sentences
-        return (row[name] for row in self.rows(self.sentences, keep_empty))
+        return (row[name] for _, row in self.placed(self.sentences, skip_blank))
 
-    def checked(self, row: dict | RowError | None, columns: Sequence[str], keep_empty: bool) -> dict:
+    def checked(self, row: dict | RowError | None, columns: Sequence[str]) -> dict:
         """A row that has `columns`, and text as its sentences."""
         if isinstance(row, RowError):
             raise row
@@ -188,7 +188,7 @@ class Table:
             if name not in row:
                 raise RowError(f"the column {name}", f"a row with {', '.join(row) or 'no columns'}")
         for name in self.sentences:
-            check_text(row[name], name, keep_empty)
+            check_text(row[name], name)
         return row
 
 
@@ -326,14 +326,14 @@ def column_of(
 
 
 def read_texts(paths: Iterable[str | Path], options: FileOptions = AS_USUAL) -> Iterator[str]:
-    """Streams the texts of files, stripped, in their order; empty ones are left out.
+    """Streams the texts of files, stripped, in their order; blank ones are left out.
 
     Args:
         paths: `.txt` with a text per line, or tables with a column `text` or `sentence`, or a single one.
     """
     for path in paths:
         table = open_table(path, None, SENTENCE, "", "--text", options)
-        yield from filterfalse(is_blank, map(str.strip, table.texts(keep_empty=True)))
+        yield from map(str.strip, table.texts(skip_blank=True))
 
 
 def read_rows(

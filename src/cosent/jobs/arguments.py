@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 MODEL = (
     "Folder of a trained model, a shipped model or a Hub id: a bi-encoder where vectors are needed, a student for "
-    "`generate`; for `serve` also an exported bundle."
+    "`generate`."
 )
 FILE_KINDS = "txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .gz."
 

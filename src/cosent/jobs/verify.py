@@ -46,7 +46,7 @@ def verify(path: Path) -> list[str]:
     if damages := [f"{name} {fault}" for name, fault in changes if is_checkpoint or is_weight(name)]:
         raise InputError(f"{path}: {'; '.join(damages)}. Copy it again.")
     check(path)
-    if is_model:
+    if is_model and not (path / "export.json").is_file():  # of ONNX: a graph instead of weights
         from cosent.models.auto import load_model
 
         load_model(str(path))

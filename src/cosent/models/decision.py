@@ -179,7 +179,7 @@ def rule_of(stored: dict[str, Any]) -> DecisionRule:
 
 
 def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
-    """Rules of a model folder or a bundle by corpus; empty without labels of 0 and 1, see `cosent calibrate`."""
+    """Rules of a model folder or an export by corpus; empty without labels of 0 and 1, see `cosent calibrate`."""
     file = local(model) / DECISION_NAME
     if not file.is_file():
         return {}

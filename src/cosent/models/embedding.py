@@ -25,7 +25,7 @@ Encoder = TypeVar("Encoder", bound=nn.Module)
 
 CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
-SHOWN = 60  # characters of a text in a message
+SHOWN_CHARACTERS = 60  # characters of a text in a message
 REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
 
 
@@ -61,7 +61,7 @@ def check_finite(encoder: nn.Module, values: np.ndarray, again: Callable, *colum
         return
     for row in wrong if len(values) > 1 else ():
         again(*([column[row]] for column in columns))
-    texts = " and ".join(repr(column[wrong[0]][:SHOWN]) for column in columns)
+    texts = " and ".join(repr(column[wrong[0]][:SHOWN_CHARACTERS]) for column in columns)
     dtype, remedy = encoder.backbone.dtype, "Its weights are damaged: take another copy or checkpoint."
     if dtype != torch.float32:
         remedy = f"Its weights are {dtype}: load it in float32."

@@ -18,9 +18,9 @@ from cosent.models.decision import DECISION_NAME
 from cosent.record import RECORD_NAME
 from cosent.seal import SEAL
 
-CONFIG, MODULES, WEIGHTS = "config.json", "modules.json", "model.safetensors"
+CONFIG, MODULES, WEIGHTS_NAME = "config.json", "modules.json", "model.safetensors"
 WEIGHTS_AND_TOKENIZER = (
-    *(WEIGHTS, f"{WEIGHTS}.index.json", "model-*-of-*.safetensors", "head.safetensors", "pytorch_model*.bin"),
+    *(WEIGHTS_NAME, f"{WEIGHTS_NAME}.index.json", "model-*-of-*.safetensors", "head.safetensors", "pytorch_model*.bin"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
 )
 SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -73,7 +73,7 @@ PREFIX = re.compile(r"(module\.|_orig_mod\.)+")
 
 def weights_file(path: str, folder: str = "") -> str:
     """The file of the weights of a checkpoint, or of a module in one of its folders; the folder if there is none."""
-    places = (f"{folder}/{name}".lstrip("/") for name in (WEIGHTS, "pytorch_model.bin"))
+    places = (f"{folder}/{name}".lstrip("/") for name in (WEIGHTS_NAME, "pytorch_model.bin"))
     return next((file for place in places if (file := find_file(path, place)) is not None), str(Path(path, folder)))
 
 

@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, LOOKUP, POSITIONS, plain_forward
 from cosent.errors import InputError, reading
-from cosent.models.folder import PREFIX, WEIGHTS, read_json, read_weights, weights_file
+from cosent.models.folder import PREFIX, WEIGHTS_NAME, read_json, read_weights, weights_file
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def load_config(path: str):
     for name in ("hidden_size", "num_attention_heads"):
         if name in raw and not (type(raw[name]) is int and raw[name] > 0):
             raise InputError(f"{path}/config.json: {name} is {str(raw[name])[:80]!r}. Write a number from 1 on.")
-    layers, file = raw.get("num_hidden_layers"), Path(path, WEIGHTS)
+    layers, file = raw.get("num_hidden_layers"), Path(path, WEIGHTS_NAME)
     if isinstance(layers, int) and file.is_file() and layers > max(LAYERS, file.stat().st_size / LAYER_BYTES):
         raise InputError(f"{path}/config.json: num_hidden_layers {layers:,} are more than {file} holds. Correct it.")
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -102,10 +102,8 @@ def known_reason(model: str, error: str) -> str | None:
         merged = Path(parent, "config.json").exists()
         remedy = f"Name the merged model one folder up, {parent}." if merged else "Merge it with its base by peft."
         return f"{model} is a LoRA adapter. {remedy}"
-    if Path(model, "lookup.json").exists():
-        return f"{model} is an exported lookup, which its own run.py reads."
-    if Path(model, "bundle.json").exists():
-        return f"{model} is an exported bundle: `cosent serve` and its own run.py read it."
+    if Path(model, "export.json").exists():
+        return f"{model} is an export in ONNX, which its own run.py reads."
     return None
 
 

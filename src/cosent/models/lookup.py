@@ -184,22 +184,6 @@ class Characters:
         self.start[points] = len(self.tokens) + np.cumsum(counts) - counts
         self.tokens = np.concatenate([self.tokens, *(np.array(one, np.int64) for one in ids)])
 
-    def unlike_bytes(self, tokenizer: PreTrainedTokenizerFast) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Code points of other tokens than the bytes of their UTF-8 form, these tokens in a row, and how many each has.
-
-        Asked are the vocabulary, and the planes of Unicode that have case, widths, spaces and format characters.
-        """
-        own = {ord(token) for token in tokenizer.vocab if len(token) == 1}
-        planes = {*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE1000)}
-        points = np.array(sorted(own | planes))
-        self.ask(points[self.start[points] < 0])
-        bounds = zip(points.tolist(), self.start[points].tolist(), self.count[points].tolist(), strict=True)
-        first = tokenizer.vocab[BYTES[0]]
-        ids = {point: self.tokens[start : start + count].tolist() for point, start, count in bounds}
-        unlike = {point: one for point, one in ids.items() if one != [first + code for code in chr(point).encode()]}
-        counts = np.array([len(one) for one in unlike.values()])
-        return np.array([*unlike]), np.array([token for one in unlike.values() for token in one]), counts
-
     def encode(self, texts: list[str], max_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids of all texts one after the other, the number of each, and whether it was cut to `max_length`."""
         try:

@@ -25,7 +25,7 @@ from cosent.models.heads import classifier_heads
 
 logger = logging.getLogger(__name__)
 
-ADAPTER = "adapter"
+ADAPTER_FOLDER = "adapter"
 TRAINED = "trained.safetensors"
 
 
@@ -48,7 +48,7 @@ class Adapter:
 
     def save(self, folder: str | Path, state_dict: dict[str, Tensor]) -> None:
         """Writes `adapter/`: the files of `PeftModel.from_pretrained`, and every trained weight for resuming."""
-        place = Path(folder, ADAPTER)
+        place = Path(folder, ADAPTER_FOLDER)
         inner = submodule_state(state_dict, f"{self.inner}.")
         self.peft_model.save_pretrained(
             str(place), state_dict={f"base_model.model.{name}": weight for name, weight in inner.items()}
@@ -58,7 +58,7 @@ class Adapter:
 
     def saved_state(self, folder: str | Path) -> dict[str, Tensor]:
         """The trained weights that `save` wrote, under the names of the model."""
-        return load_file(Path(folder, ADAPTER, TRAINED))
+        return load_file(Path(folder, ADAPTER_FOLDER, TRAINED))
 
     def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype."""
@@ -123,14 +123,14 @@ def add_adapter(model: nn.Module, inner: nn.Module, config: LoraConfig, seed: in
     return Adapter(peft_model, place, config.lora_alpha / config.r, trained, transposed)
 
 
-READ = {"r", "lora_alpha", "lora_dropout", "target_modules", "task_type", "peft_type", "peft_version"}
+LORA_KEYS = {"r", "lora_alpha", "lora_dropout", "target_modules", "task_type", "peft_type", "peft_version"}
 
 
 def check_config(config: LoraConfig) -> None:
     """Refuses settings of peft that are not read here."""
     default = LoraConfig().to_dict()
     for name, value in config.to_dict().items():
-        if name not in READ and value != default[name]:
+        if name not in LORA_KEYS and value != default[name]:
             raise InputError(
                 f"peft_config: {name} is not supported, got {value!r}. Set r, lora_alpha, lora_dropout and "
                 "target_modules."

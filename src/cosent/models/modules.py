@@ -23,7 +23,7 @@ from cosent.models.folder import (
     MODULES,
     SETTINGS,
     TRANSFORMER_CONFIG,
-    WEIGHTS,
+    WEIGHTS_NAME,
     read_json,
     read_weights,
     remove_modules,
@@ -158,12 +158,12 @@ def save_modules(
         listed.append({"idx": number, "name": str(number), "path": path, "type": THEIRS + kind})
         write_json(Path(folder, path, "config.json"), config)
         if state:
-            save_file({name: weight.contiguous() for name, weight in state.items()}, Path(folder, path, WEIGHTS))
+            save_file({name: weight.contiguous() for name, weight in state.items()}, Path(folder, path, WEIGHTS_NAME))
     write_json(Path(folder, MODULES), listed)
 
 
 # Keys of the `config.json` of each kind of module that are read here; of others only empty and default values are.
-READ = {
+MODULE_KEYS = {
     "Pooling": {
         "word_embedding_dimension",
         "embedding_dimension",
@@ -194,9 +194,11 @@ class Module:
     @property
     def obstacle(self) -> str | None:
         """File and key of a setting that sentence-transformers would apply differently; None if there is none."""
-        if self.kind not in READ:
+        if self.kind not in MODULE_KEYS:
             return f"{MODULES}: {self.kind}"
-        wrong = [key for key, value in self.config.items() if key not in READ[self.kind] and value not in DEFAULTS]
+        wrong = [
+            key for key, value in self.config.items() if key not in MODULE_KEYS[self.kind] and value not in DEFAULTS
+        ]
         if self.kind == "Pooling":
             wrong += [f"pooling {self.mode}"] if self.mode not in POOLINGS else []
             wrong += ["include_prompt"] if not self.config.get("include_prompt", True) else []
@@ -210,7 +212,7 @@ class Module:
         if self.kind == "Normalize":
             return Normalize()
         with reading(f"{path}/{self.folder}/config.json", RuntimeError):
-            dense = Dense(**{name: self.config[name] for name in READ["Dense"] & self.config.keys()})
+            dense = Dense(**{name: self.config[name] for name in MODULE_KEYS["Dense"] & self.config.keys()})
         try:
             dense.load_state_dict(read_weights(path, self.folder))
         except RuntimeError as error:
@@ -229,7 +231,7 @@ def read_saved(path: str) -> list[Module]:
             raise InputError(f"{path}/{MODULES} names the folder {folder[:80]!r}. Rename it like 1_Pooling.")
         config = read_json(path, f"{folder}/config.json") if folder else None
         kind = kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind
-        if folder and config is None and READ.get(kind):
+        if folder and config is None and MODULE_KEYS.get(kind):
             raise InputError(
                 f"{path}/{folder}/config.json, of a module in {MODULES}, is missing. Copy or download the whole folder."
             )

@@ -11,7 +11,7 @@ from cosent.cli import option
 from cosent.errors import InputError
 from cosent.record import read_record
 
-DEFAULT, SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
+DEFAULT, PROMPT_SIDES = "default", ("query", "document")  # names of prompts that a model was trained with
 DOCUMENT_NAMES = ("document", "passage", "corpus")
 
 
@@ -66,7 +66,7 @@ class Prompts:
         first, second = sides
         if first != second:
             named = {first, second} <= set(self.texts.values())
-            return Prompts(self.texts | ({} if named else dict(zip(SIDES, sides, strict=True))))
+            return Prompts(self.texts | ({} if named else dict(zip(PROMPT_SIDES, sides, strict=True))))
         if not first:
             return Prompts(self.texts)
         if self.text() == first:

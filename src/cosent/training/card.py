@@ -16,7 +16,7 @@ from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.errors import InputError
 from cosent.models.decision import decision_rules
-from cosent.record import RunRecord, in_words, record_of_start
+from cosent.record import RunRecord, record_of_start
 from cosent.seal import sha256_of_file
 
 UNSET = (None, False, "None")  # values of settings that a card leaves out
@@ -93,7 +93,6 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
         settings=[f"{key} {' '.join(as_list(recipe[key]))}" for key in CARD_SETTINGS if recipe.get(key) not in UNSET],
         manifests=manifests(record),
         unknown_terms=[corpus for corpus in corpora if corpus not in record.terms],
-        warnings=in_words(record.shortfalls) + record.tiny,
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 

@@ -15,7 +15,7 @@ from cosent.compute.distributed import decided_by_main, rank
 from cosent.errors import InputError, reading
 from cosent.models.decision import DECISION_NAME
 from cosent.models.folder import CONFIG, remove_model
-from cosent.models.lora import ADAPTER
+from cosent.models.lora import ADAPTER_FOLDER
 from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME, read_record
 from cosent.seal import UNFINISHED, is_whole
 from cosent.training.sharding import launched_with
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 STATE = "trainer_state.json"
 CONTINUE = "Then add --resume_from_checkpoint auto."
 ANOTHER = "Remove this checkpoint, and continue with --resume_from_checkpoint auto."
-SETTINGS = "settings.json"  # settings of the run, in each of its checkpoints
+SETTINGS_NAME = "settings.json"  # settings of the run, in each of its checkpoints
 # The arguments of Trainer that change what is learnt; a resumed run must have those that it was started with.
 TRAINER_SETTINGS = {
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "learning_rate"),
@@ -158,7 +158,7 @@ def remove_run(folder: Path) -> None:
     remove_model(folder)
     for name in (RECORD_NAME, DECISION_NAME, SCORES_NAME, QUERIES_NAME):
         (folder / name).unlink(missing_ok=True)
-    for adapter in folder.glob(ADAPTER):
+    for adapter in folder.glob(ADAPTER_FOLDER):
         shutil.rmtree(adapter)
 
 
@@ -180,9 +180,11 @@ def final_folder(args: TrainingArguments, output_dir: str | None = None) -> Iter
 
 def check_settings(checkpoint: Path, settings: dict) -> None:
     """Refuses to resume a run with settings other than those that it was started with."""
-    file = checkpoint / SETTINGS
+    file = checkpoint / SETTINGS_NAME
     if not file.is_file():
-        raise InputError(f"{checkpoint} has no {SETTINGS} and cannot be resumed. Start with --overwrite_output_dir.")
+        raise InputError(
+            f"{checkpoint} has no {SETTINGS_NAME} and cannot be resumed. Start with --overwrite_output_dir."
+        )
     with reading(file, advice=ANOTHER):
         started, settings = json.loads(file.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
         differing = [

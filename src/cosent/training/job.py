@@ -32,22 +32,19 @@ from cosent.training.arguments import RunArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.corpora import RunCorpora, warn_of_missing_prompts
-from cosent.training.evaluation import (
-    Evaluation,
-    evaluate_splits,
-    final_table,
-    floors_of,
-    held_out_sets,
-    paired_changes,
-    save_evaluations,
-    shortfalls,
-    spearman_of_floors,
-    tiny_splits,
-    warn_of_fall,
-)
+from cosent.training.evaluation import Evaluation, evaluate_splits, held_out_sets, save_evaluations
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.resumable import ResumableTrainer
+from cosent.training.verdict import (
+    final_table,
+    floors_of,
+    paired_changes,
+    spearman_of_floors,
+    tiny_splits,
+    warn_of_fall,
+    warnings_of,
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
-    floors = floors_of(evaluated, str(asked["model_name_or_path"]), trainer.encoder.device)
+    floors = floors_of(evaluated, asked, trainer.encoder.device)
     with final_folder(args) as folder:
         trainer.save_model(str(folder), _internal_call=True)
         proven = proof.check(folder)
@@ -133,9 +130,8 @@ def run_training(
             terms=terms,
             **facts,
         )
-        record.floors, record.tiny = spearman_of_floors(floors), tiny_splits(floors)
-        record.changes = paired_changes(before, after, floors)
-        record.shortfalls = shortfalls(record)
+        record.floors, record.changes = spearman_of_floors(floors), paired_changes(before, after, floors)
+        record.warnings = warnings_of(record) + tiny_splits(floors)
         for name, splits in floors.items():
             if "test" in splits:
                 before.scores[name]["test"]["groups"] = splits["test"].groups
@@ -145,10 +141,10 @@ def run_training(
     publish(trainer)
     print(*final_table(record, after.rules), record.footprint, sep="\n")
     step = trainer.state.best_global_step if args.load_best_model_at_end else None
-    epochs = [one["epoch"] for one in trainer.state.log_history if one["step"] == step]
-    kept = f"epoch {epochs[0]:.2f}, step {step}, the best on validation" if epochs else "the end of training"
+    epochs = [entry["epoch"] for entry in trainer.state.log_history if entry["step"] == step]
+    moment = f"epoch {epochs[0]:.2f}, step {step}, the best on validation" if epochs else "the end of training"
     loss = f" with {' '.join(as_words({'loss': asked['loss']}))}" if "loss" in asked else ""
-    print(f"model in {args.output_dir}: {kept} ({record.train_seconds:.0f} s of training{loss})")
+    print(f"model in {args.output_dir}: {moment} ({record.train_seconds:.0f} s of training{loss})")
     if record.terms:
         print(f"terms of the data behind it: {record.terms_in_words}")
     print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")

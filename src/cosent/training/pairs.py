@@ -33,7 +33,7 @@ from cosent.training.objective import Objective, loss_targets
 
 logger = logging.getLogger(__name__)
 
-FEATURES = datasets.Features(
+PAIR_FEATURES = datasets.Features(
     sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
 )
 TOO_LARGE = 2**24  # up to here float32 holds every whole number
@@ -56,7 +56,10 @@ class Tower(NamedTuple):
     collator: type[PairCollator] | type[JoinedPairCollator]
 
 
-TOWERS = {"bi_encoder": Tower(PairDataset, PairCollator), "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator)}
+TOWER_DATA = {
+    "bi_encoder": Tower(PairDataset, PairCollator),
+    "cross_encoder": Tower(JoinedPairDataset, JoinedPairCollator),
+}
 
 
 def tower_of(encoder: TextModel) -> str:
@@ -108,7 +111,7 @@ def check_rows(rows: Any, where: str) -> Rows:
         )
     if isinstance(rows.features["label"], datasets.ClassLabel):
         rows = by_class_names(rows, where)
-    return rows if rows.features == FEATURES else rows.cast(FEATURES)
+    return rows if rows.features == PAIR_FEATURES else rows.cast(PAIR_FEATURES)
 
 
 def by_class_names(rows: Rows, where: str) -> Rows:
@@ -204,7 +207,7 @@ def tokenised(
     rows: Rows, encoder: TextModel, prefixes: Prefixes, where: str, labels: np.ndarray | None = None, **targets
 ) -> PairDataset:
     """Tokenises pairs through the cache on disk, and warns about truncated text."""
-    dataset = TOWERS[tower_of(encoder)].dataset
+    dataset = TOWER_DATA[tower_of(encoder)].dataset
     pairs = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes, **targets)
     warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, where, "--max_length")
     return pairs

@@ -24,7 +24,7 @@ from cosent.training.sharding import launched_with, whole_state
 
 logger = logging.getLogger(__name__)
 
-COMPARED = 32  # sentences, or pairs for a cross-encoder
+PROVEN_TEXTS = 32  # sentences, or pairs for a cross-encoder
 # Largest differences that are rounding, relative to the largest value. The same float32 weights give the same bits, but
 # kernels of a GPU may add in another order. A merged adapter adds its product to the weights instead of to the outputs:
 # 1e-6 on a CPU; on a GPU, TensorFloat-32 may round to 10 bits; 4-bit layers compute in bfloat16; float16 has 11 bits.
@@ -89,13 +89,13 @@ class FolderProof:
 
 
 def answers(encoder: SentenceEncoder | CrossEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
-    """Vectors `(COMPARED, hidden)` of the sentences of pairs, or a cross-encoder's scores `(COMPARED,)`, in float32."""
+    """Float32 vectors `(PROVEN_TEXTS, hidden)` of the sentences of pairs, or a cross-encoder's scores of the pairs."""
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
     wrapped = vars(encoder).pop("forward", None)  # accelerate's autocast: a model is compared as it is saved
     try:
         with without_warnings():
             if isinstance(encoder, SentenceEncoder):
-                return encoder.encode([*firsts, *seconds][:COMPARED])
+                return encoder.encode([*firsts, *seconds][:PROVEN_TEXTS])
             return encoder.similarity(firsts, seconds)
     finally:
         if wrapped is not None:
@@ -123,9 +123,9 @@ def rounding(model: nn.Module) -> float:
 def sample_pairs(corpora: list[Corpus]) -> list[tuple[str, str]]:
     """The first pairs of a validation split, else of any other split, without empty sentences."""
     splits = [c.splits[name] for name in ("validation", "test", "train") for c in corpora if name in c.splits]
-    rows = splits[0][: 4 * COMPARED]
+    rows = splits[0][: 4 * PROVEN_TEXTS]
     pairs = zip(rows["sentence1"], rows["sentence2"], strict=True)
-    return [pair for pair in pairs if not any(map(is_blank, pair))][:COMPARED]
+    return [pair for pair in pairs if not any(map(is_blank, pair))][:PROVEN_TEXTS]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from cosent.errors import InputError, writing
 from cosent.models.loading import quiet_transformers
 from cosent.seal import SEAL, UNFINISHED, seal
 from cosent.training.card import upload
-from cosent.training.checkpoints import CONTINUE, SETTINGS, best_checkpoint, final_folder, had_ended
+from cosent.training.checkpoints import CONTINUE, SETTINGS_NAME, best_checkpoint, final_folder, had_ended
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class ResumableTrainer(Trainer):
             with writing(folder, advice=CONTINUE):
                 started = Path(self.args.output_dir, UNFINISHED)
                 if started.is_file():  # missing for a trainer used outside a job
-                    shutil.copyfile(started, folder / SETTINGS)
+                    shutil.copyfile(started, folder / SETTINGS_NAME)
                 (folder / f"{FSDP_MODEL_NAME}.bin").unlink(missing_ok=True)  # the weights again, which nothing reads
                 seal(folder)
             rotate_checkpoints(

@@ -24,7 +24,7 @@ from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
 from cosent.training.objective import Objective, build_objective
 from cosent.training.pairs import (
-    TOWERS,
+    TOWER_DATA,
     Datasets,
     meanings,
     rows_by_name,
@@ -122,7 +122,7 @@ class PairTrainer(GlobalBatchTrainer):
             args,
             train_dataset=train_pairs,
             held_out=held_out,
-            data_collator=TOWERS[tower_of(encoder)].collator.from_tokenizer(encoder.tokenizer),
+            data_collator=TOWER_DATA[tower_of(encoder)].collator.from_tokenizer(encoder.tokenizer),
             corpus_weights=check_weights(corpus_weights, self.objectives),
             adapter=self.adapter,
             compute_metrics=compute_metrics,

@@ -1,8 +1,8 @@
-"""Questions that no model has seen."""
+"""The first table of README."""
 
 import numpy as np
 
-from lab.benchmarks.unseen import QUESTIONS, found_at
+from lab.benchmarks.front import QUESTIONS, found_at
 
 
 def test_equal_scores_count_by_their_expectation():

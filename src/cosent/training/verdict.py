@@ -1,0 +1,245 @@
+"""The verdict on a training: paired changes, floors, warnings about what did not improve, and the final table."""
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from cosent.compute.distributed import rank
+from cosent.data.corpus import Corpus
+from cosent.data.groups import pair_groups
+from cosent.evaluation.metrics import can_rank, too_few
+from cosent.evaluation.significance import (
+    independent,
+    paired_interval,
+    resampled_means,
+    resampled_spearman,
+    spearman,
+)
+from cosent.evaluation.similarity import overlaps
+from cosent.models.auto import load_model
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cache import teacher_scores, teacher_vectors
+from cosent.models.decision import DecisionRule
+from cosent.models.text_model import TextModel
+from cosent.record import OVERLAP, Changes, Metrics, RunRecord
+from cosent.training.evaluation import RUN_RESAMPLES, Evaluation
+from cosent.training.global_batch import GlobalBatchTrainer
+
+logger = logging.getLogger(__name__)
+
+SIMILAR = "similar"  # the floor, and the shipped model
+TEACHER = "teacher"  # of a student, next to the floors
+COMPARISONS = {  # by name in `RunRecord.changes`: a metric, and what it is compared with
+    "spearman": ("Spearman", "its value before training"),
+    OVERLAP: ("Spearman", "character overlap"),
+    SIMILAR: ("Spearman", "the shipped model `similar`"),
+    "recall_at_10": ("Recall@10", "its value before training"),
+}
+Floors = dict[str, dict[str, "Floor"]]  # by corpus and split
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Labels and `pair_groups` of a split, and the scores of character overlap, `similar` and a teacher, by name."""
+
+    labels: np.ndarray
+    groups: np.ndarray
+    scores: dict[str, np.ndarray]
+
+
+def floors_of(corpora: Iterable[Corpus], recipe: dict[str, Any], device: torch.device) -> Floors:
+    """The floors of all held-out splits, by corpus and split, on the main process; all processes must call it.
+
+    Without `similar` for a run that starts from it, whose metrics before training they are; with the teacher of a run.
+    """
+    models: dict[str, tuple[TextModel, list[str] | None]] = {}
+    if recipe["model_name_or_path"] != SIMILAR:
+        models[SIMILAR] = load_model(SIMILAR), None
+    if recipe.get("teacher") is not None:
+        models[TEACHER] = load_model(recipe["teacher"]), recipe.get("teacher_prompt")
+    floors: Floors = {}
+    for corpus in corpora:
+        for split, rows in corpus.splits.items():
+            if split == "train":
+                continue
+            sides = rows["sentence1"][:], rows["sentence2"][:]
+            scores = {
+                name: cached_scores(model.to(device).eval(), *sides, prompt=prompt)
+                for name, (model, prompt) in models.items()
+            }
+            if rank() == 0:
+                floor = Floor(corpus.labels(split), pair_groups(rows), {OVERLAP: overlaps(*sides)} | scores)
+                floors.setdefault(corpus.manifest.name, {})[split] = floor
+    return floors
+
+
+def cached_scores(model: TextModel, first: list[str], second: list[str], prompt: list[str] | None) -> np.ndarray:
+    """Scores of pairs by a model that is not trained, through the cache on disk."""
+    if not isinstance(model, SentenceEncoder):
+        return teacher_scores(model, first, second, prompt=prompt)
+    vectors, places = teacher_vectors(model, first, second, prompt=prompt)
+    return np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
+
+
+def spearman_of_floors(floors: Floors) -> Metrics:
+    """By corpus, split and floor; NaN in a split of a single label."""
+    return {
+        corpus: {
+            split: {name: spearman(scores, floor.labels) for name, scores in floor.scores.items()}
+            for split, floor in splits.items()
+        }
+        for corpus, splits in floors.items()
+    }
+
+
+def tiny_splits(floors: Floors) -> list[str]:
+    """A warning for each held-out split that is too small to judge a model by."""
+    named = [(f"{corpus} {split}", floor) for corpus, splits in floors.items() for split, floor in splits.items()]
+    return [warning for where, floor in named if (warning := too_few(floor.labels, where))]
+
+
+def paired_changes(before: Evaluation, after: Evaluation, floors: Floors) -> Changes:
+    """Differences on the same rows with their intervals, see `RunRecord.changes`.
+
+    Pairs that share a sentence are drawn together. Tiny splits have no intervals.
+    """
+    changes: Changes = {}
+    for name, splits in floors.items():
+        for split, floor in splits.items():
+            scores = {"after": after.scores[name][split]["scores"], "spearman": before.scores[name][split]["scores"]}
+            measured = [moment.queries.get(name, {}).get(split) for moment in (after, before)]
+            queries = [values["recall_at_10"] for _, values in filter(None, measured)]
+            changes.setdefault(name, {})[split] = changes_of_split(
+                split, floor.labels, floor.groups, scores | floor.scores, queries
+            )
+    return changes
+
+
+def changes_of_split(
+    split: str, labels: np.ndarray, groups: np.ndarray, scores: dict[str, np.ndarray], queries: list[np.ndarray]
+) -> dict[str, tuple[float, float, float]]:
+    """Differences of a split with their intervals, by metric.
+
+    Args:
+        groups: `pair_groups` of the rows.
+        scores: of the pairs; the Spearman of the first is compared with each of the others, under the other's name.
+        queries: Recall@10 of each query after and before training; empty where it was not measured.
+    """
+    gaps: dict[str, tuple[float, np.ndarray, float]] = {}
+    if can_rank(labels) and not too_few(labels, split):
+        methods = np.stack(list(scores.values()))
+        drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=groups)
+        values = [spearman(row, labels) for row in methods]
+        for number, metric in list(enumerate(scores))[1:]:
+            gaps[metric] = values[0] - values[number], drawn[:, 0] - drawn[:, number], independent(groups)
+    if queries:
+        drawn = resampled_means(np.stack(queries), RUN_RESAMPLES)
+        gaps["recall_at_10"] = float(np.subtract(*queries).mean()), drawn[:, 0] - drawn[:, 1], len(queries[0])
+    intervals = {metric: paired_interval(*gap) for metric, gap in gaps.items()}
+    return {metric: interval for metric, interval in intervals.items() if interval is not None}
+
+
+def warnings_of(record: RunRecord) -> list[str]:
+    """Metrics that did not improve: Spearman not clearly above the start or a floor, or lower Recall@10."""
+    warnings = []
+    for corpus, splits in record.after.items():
+        for split, after in splits.items():
+            before, floors = record.before[corpus][split], record.floors.get(corpus, {}).get(split, {})
+            references = {"spearman": before["spearman"]} | {name: floors[name] for name in floors if name != TEACHER}
+            comparisons = [(name, after["spearman"], reference) for name, reference in references.items()]
+            if after.get("recall_at_10", math.inf) < before.get("recall_at_10", -math.inf):
+                comparisons.append(("recall_at_10", after["recall_at_10"], before["recall_at_10"]))
+            changes = record.changes.get(corpus, {}).get(split, {})
+            for name, value, reference in comparisons:
+                if (fault := compared_with(name, value, reference, changes.get(name))) is not None:
+                    warnings.append(f"{corpus} {split}: {fault}.")
+    return warnings
+
+
+def compared_with(name: str, value: float, reference: float, change: tuple[float, float, float] | None) -> str | None:
+    """Why a value is not clearly above its reference, in words; None if it is, or if there is no reference.
+
+    Args:
+        name: of the comparison, see `COMPARISONS`.
+        change: the difference and its interval; without one, any higher value is above.
+    """
+    metric, than = COMPARISONS[name]
+    low, high = (math.nan, math.nan) if change is None else change[1:]
+    if math.isnan(reference) or (value > reference and not low <= 0):
+        return None
+    relation = "below" if high < 0 else "not clearly above"
+    interval = "too few pairs for an interval" if change is None else in_points(*change)
+    return f"{metric} is {relation} {than}: {reference:.4f} -> {value:.4f} ({interval})"
+
+
+def in_points(difference: float, low: float, high: float) -> str:
+    """A difference and its interval, x100."""
+    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def warn_of_fall(
+    trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation, predictions: dict[str, np.ndarray | dict]
+) -> None:
+    """Warns, at the first validation of a training, about metrics that are clearly below those of the start."""
+    rows, name = corpus.split("validation"), corpus.manifest.name
+    scores = {"now": predictions["scores"], "spearman": before.scores[name]["validation"]["scores"]}
+    measured = predictions.get("queries"), before.queries.get(name, {}).get("validation", (None, None))[1]
+    queries = [values["recall_at_10"] for values in measured if values is not None]
+    changes = changes_of_split("validation", corpus.labels("validation"), pair_groups(rows), scores, queries)
+    falls = [f"{COMPARISONS[key][0]} {in_points(*change)}" for key, change in changes.items() if change[2] < 0]
+    if falls:
+        logger.warning(
+            "step %d: %s validation is below the start (change x100: %s). Stop, and train with a lower "
+            "--learning_rate than %g.",
+            *(trainer.state.global_step, name, ", ".join(falls), trainer.args.learning_rate),
+        )
+
+
+def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
+    """Lines of the metrics before and after training, the floors and the ceiling of Spearman, and the warnings."""
+    columns = [OVERLAP, SIMILAR, *([TEACHER] if record.recipe.get("teacher") else [])]
+    head = f"{'Spearman':<24}{'before':>8}{'after':>8}{''.join(f'{name:>9}' for name in columns)}{'at most':>9}"
+    note = "(overlap: characters in common; similar: the shipped model; at most: given ties of labels)"
+    lines = [f"{head}  {'change x100 [95%]':<22} {note}"]
+    retrieval, calibrated = [], []
+    for name, splits in record.after.items():
+        rule = rules.get(name)
+        for split, values in splits.items():
+            title, before = f"{name + ' ' + split:<24}", record.before[name][split]
+            lowest = record.floors.get(name, {}).get(split, {})
+            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in columns)
+            most = values.get("spearman_at_most", 1.0)
+            change = record.changes.get(name, {}).get(split, {}).get("spearman")
+            line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{floor}"
+            unknown = "nan" if math.isnan(values["spearman"] - before["spearman"]) else "too few separate pairs"
+            line += f"{f'{most:.4f}' if most < 1 else '':>9}  {in_points(*change) if change else unknown:<22}"
+            if "auc" in values:
+                line += f" AUC {values['auc']:.4f}"
+            if rule is not None:
+                line += f", accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {rule.threshold:.4f}"
+                line += " (from validation)"
+            if "perplexity" in values:
+                line += f"   perplexity {before['perplexity']:.2f} -> {values['perplexity']:.2f}"
+            lines.append(line.rstrip())
+            intervals = record.intervals.get(name, {}).get(split, {})
+            if "recall_at_10" in intervals:
+                changes = (
+                    f"  {before[key]:.4f} -> {values[key]:.4f} [{intervals[key][0]:.4f}, {intervals[key][1]:.4f}]"
+                    for key in ("recall_at_1", "recall_at_10")
+                )
+                retrieval.append(f"{title}{values['queries']:8.0f}{values['pool']:8.0f}{''.join(changes)}")
+        if rule is not None and rule.calibration is not None and "test" in splits:
+            changes = (
+                f"{what} {splits['test'][f'uncalibrated_{key}']:.4f} -> {splits['test'][key]:.4f}"
+                for what, key in (("Brier", "brier"), ("calibration error", "calibration_error"))
+            )
+            calibrated.append(f"{name} test, scores -> probabilities ({rule.calibration.method}): {', '.join(changes)}")
+    if retrieval:
+        heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
+        retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
+    return lines + calibrated + retrieval + [f"warning: {line}" for line in record.warnings]
