@@ -23,7 +23,7 @@ from cosent.record import read_record, read_scores
 from cosent.training import callbacks
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard
-from cosent.training.corpora import build_encoder
+from cosent.training.encoder import build_encoder
 from cosent.training.job import source_sha256
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer

@@ -15,7 +15,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.embedding import batch_bounds, embed, quantized, tokenize
+from cosent.models.embedding import batch_bounds, embed, quantized, sorted_tokens
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
@@ -47,7 +47,7 @@ def test_cut_sentences_are_counted_once_per_row(encoder, cross, caplog):
     with caplog.at_level(logging.WARNING):
         encoder.encode([*SENTENCES, SENTENCES[6]], batch_size=1)
     assert len(caplog.records) == 1 and "2 of 9 sentences are longer than 32 tokens" in caplog.text
-    assert tokenize(encoder, SENTENCES).lengths.max() == 32
+    assert sorted_tokens(encoder, SENTENCES).lengths.max() == 32
     assert cross.similarity([], []).shape == (0,)
     cross.max_length = 12
     cross.similarity(["好" * 9, "好"], ["坏", "坏"])

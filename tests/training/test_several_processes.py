@@ -38,10 +38,8 @@ CASES = {  # name -> flags of two processes; of one process with the same global
 }
 OWN = f"{ROOT}/examples/own_loss.py:correlation_loss"
 DDP_CASES = {
-    "angle": ((8, "--loss", "angle"), (16, "--loss", "angle")),
     "in_batch": ((8, "--loss", "cosent_in_batch"), (16, "--loss", "cosent_in_batch")),
     "cached_infonce": ((4, "--loss", "cosent_infonce", "--cached_batch_size", "16"), (16, "--loss", "cosent_infonce")),
-    "mean": ((8, "--loss", "cosine_mse"), (16, "--loss", "cosine_mse")),
     "head": ((8, "--loss", "sbert", "--pooling", "linear_cls"), (16, "--loss", "sbert", "--pooling", "linear_cls")),
     "own_loss": ((4, "--loss", OWN, "--cached_batch_size", "16"), (16, "--loss", OWN)),
 }

@@ -41,20 +41,20 @@ def backward_in_parts(
     """
     *others, last = parts
     alone = without_sync if others else nullcontext
-    states, kept = [], []
+    states, outputs = [], []
     with torch.no_grad():
         for part in others:
             states.append(random_state())
-            kept.append(forward(part))
+            outputs.append(forward(part))
     with alone():
         with_graph = forward(last)
     after = random_state()
-    kept.append({name: tensor.detach() for name, tensor in with_graph.items()})
+    outputs.append({name: tensor.detach() for name, tensor in with_graph.items()})
 
-    leaves = {name: torch.cat([tensors[name] for tensors in kept]).requires_grad_() for name in kept[0]}
+    leaves = {name: torch.cat([tensors[name] for tensors in outputs]).requires_grad_() for name in outputs[0]}
     value = loss(leaves)
     gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-    rows = [len(next(iter(tensors.values()))) for tensors in kept]
+    rows = [len(next(iter(tensors.values()))) for tensors in outputs]
     read = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is not None]
     split = zip(*(gradient.split(rows) for gradient in gradients if gradient is not None), strict=True)
     *cached, cached_last = [dict(zip(read, pieces, strict=True)) for pieces in split]

@@ -99,7 +99,7 @@ class PairDataset(torch.utils.data.Dataset):
         prefixes: Prefixes = NO_PREFIXES,
         **targets: np.ndarray,
     ):
-        table = tokenized(rows, tokenizer, max_length, self.tokenize, prefixes).data
+        table = token_table(rows, tokenizer, max_length, self.tokenize, prefixes).data
         self.columns: list[Any] = [column_view(table.column(name)) for name in TOKEN_COLUMNS[self.tokenize]]
         self.targets = {"labels": labels_of(rows) if labels is None else labels} | targets
         self.truncated = int(np.sum(table.column("truncated")))
@@ -138,7 +138,7 @@ class JoinedPairDataset(PairDataset):
         return ids[offsets[index] : offsets[index + 1]], first_tokens[index], self.targets_of(index)
 
 
-def tokenized(
+def token_table(
     rows: datasets.Dataset, tokenizer, max_length: int, tokenize: Callable, prefixes: Prefixes
 ) -> datasets.Dataset:
     """Tokenises rows into an Arrow cache keyed by rows, tokenizer, length, kind of tokenisation and prompts."""

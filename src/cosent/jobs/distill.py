@@ -16,7 +16,8 @@ from cosent.models.loading import keep_layers
 from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.training.arguments import CorpusArguments, EncoderArguments, StudentTrainingArguments
-from cosent.training.corpora import adjacent_lines, defaults_of_run, load_corpora, make_room
+from cosent.training.corpora import adjacent_lines, defaults_of_run, load_corpora
+from cosent.training.encoder import make_room
 from cosent.training.job import begin, run_training
 from cosent.training.student import StudentTrainer
 

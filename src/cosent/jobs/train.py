@@ -18,7 +18,8 @@ from cosent.training.arguments import (
     ModelArguments,
     PairTrainingArguments,
 )
-from cosent.training.corpora import build_encoder, corpora_of_run, defaults_of_run, make_room
+from cosent.training.corpora import corpora_of_run, defaults_of_run
+from cosent.training.encoder import build_encoder, make_room
 from cosent.training.job import begin, run_training
 from cosent.training.trainer import PairTrainer, build_objectives
 

@@ -72,7 +72,7 @@ class Loss(NamedTuple):
     def hyper_parameters(self) -> dict[str, float]:
         """Defaults of the parameters that `--loss_args` sets."""
         parameters = inspect.signature(self.function).parameters.values()
-        return {one.name: one.default for one in parameters if one.name not in INPUTS}
+        return {p.name: p.default for p in parameters if p.name not in INPUTS}
 
 
 ALL = (

@@ -36,9 +36,9 @@ def infonce_loss(
     is that of sentence-transformers' `MultipleNegativesSymmetricRankingLoss` where all pairs are similar, all groups
     differ.
     """
-    cosines, labels, known = compared(embeddings, labels, groups)
+    cosines, labels, same_group = compared(embeddings, labels, groups)
     similar = (labels >= SIMILAR_LABEL).nonzero()[:, 0]
-    logits = (scale * cosines).masked_fill(known.fill_diagonal_(False), -torch.inf)
+    logits = (scale * cosines).masked_fill(same_group.fill_diagonal_(False), -torch.inf)
     sums = [F.cross_entropy(rows[similar], similar, reduction="sum") for rows in (logits, logits.T)]
     return torch.stack(sums).sum() / max(1, 2 * len(similar))
 
@@ -57,8 +57,8 @@ def cosent_in_batch_loss(
     negatives: all negatives together count as much as `negative_weight` times the pairs of the batch. That is
     `cosent_loss` of all these cosines, with `log(w) / scale` added to those of negatives.
     """
-    cosines, labels, known = compared(embeddings, labels, groups)
-    scores, negatives = cosines.diagonal(), cosines[~known]
+    cosines, labels, same_group = compared(embeddings, labels, groups)
+    scores, negatives = cosines.diagonal(), cosines[~same_group]
     weight = negative_weight * max(1, len(scores)) / max(1, len(negatives))
     below = (scale * negatives).logsumexp(0) + math.log(weight)
     return torch.logaddexp(cosent_loss(scores, labels, scale), below + (-scale * scores).logsumexp(0))
@@ -85,8 +85,8 @@ def compared(embeddings: Tensor, labels: Tensor, groups: Tensor) -> tuple[Tensor
     cosines = cosine_matrix(embeddings)
     check_scores(cosines.diagonal(), labels, is_mean=False)
     check_range(labels)
-    known = (groups[:, :1] == groups[:, 1]).fill_diagonal_(True)
-    return cosines, labels, known
+    same_group = (groups[:, :1] == groups[:, 1]).fill_diagonal_(True)
+    return cosines, labels, same_group
 
 
 def cosine_matrix(embeddings: Tensor) -> Tensor:

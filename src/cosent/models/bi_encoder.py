@@ -255,8 +255,8 @@ class SentenceEncoder(TextModel):
         if first == second:  # a sentence of both sides is read once
             vectors = self.encode([*sentences1, *sentences2], normalize_embeddings=True, prompt=first, **options)
             return pair_cosines(vectors[: len(sentences1)], vectors[len(sentences1) :])
-        one = self.encode(sentences1, normalize_embeddings=True, prompt=first, **options)
-        return pair_cosines(one, self.encode(sentences2, normalize_embeddings=True, prompt=second, **options))
+        vectors = self.encode(sentences1, normalize_embeddings=True, prompt=first, **options)
+        return pair_cosines(vectors, self.encode(sentences2, normalize_embeddings=True, prompt=second, **options))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.

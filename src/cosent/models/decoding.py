@@ -227,12 +227,12 @@ def rank_candidates(
     encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int, required: list[str]
 ) -> list[list[tuple[str, float]]]:
     """By text, the `keep` pairs `(sentence, cosine)` of candidates that hold the `required` strings, best first."""
-    kept = [distinct(text, sentences, required) for text, sentences in zip(texts, candidates, strict=True)]
+    groups = [distinct(text, sentences, required) for text, sentences in zip(texts, candidates, strict=True)]
     vectors = encoder.encode(
-        [*texts, *(sentence for sentences in kept for sentence in sentences)], normalize_embeddings=True
+        [*texts, *(sentence for sentences in groups for sentence in sentences)], normalize_embeddings=True
     )
     ranked, start = [], len(texts)
-    for index, sentences in enumerate(kept):
+    for index, sentences in enumerate(groups):
         scores = vectors[start : start + len(sentences)] @ vectors[index]
         start += len(sentences)
         best = np.argsort(-scores, kind="stable")[:keep]

@@ -88,7 +88,7 @@ def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tupl
 
 
 @dataclass(frozen=True)
-class TokenizedSentences:
+class SortedTokens:
     """Sentences as one flat array of token ids."""
 
     ids: np.ndarray  # int64 (tokens in all,), sentence after sentence, longest first
@@ -151,14 +151,14 @@ def embed_each(
             chunk = slice(start, start + CHUNK_SEQUENCES)
             texts = [prefix + sentence for sentence in unique[chunk]] if prefix else unique[chunk]
             if encoder.backbone.config.model_type == LOOKUP and encoder.pooling.mode == "mean":
-                made, truncated[chunk] = embed_by_lookup(encoder, texts, copies[chunk], progress)
+                embedded, truncated[chunk] = embed_by_lookup(encoder, texts, copies[chunk], progress)
             else:
-                tokenized = tokenize(encoder, texts)
-                truncated[chunk] = tokenized.truncated
-                made = embed_tokens(encoder, tokenized, batch_size, copies[chunk], progress)
+                tokens = sorted_tokens(encoder, texts)
+                truncated[chunk] = tokens.truncated
+                embedded = embed_tokens(encoder, tokens, batch_size, copies[chunk], progress)
             with torch.inference_mode():
-                made = scale_to_length_1(made, dim=-1) if normalize else made
-            vectors[chunk] = made.cpu().numpy()  # the only synchronisation with the device
+                embedded = scale_to_length_1(embedded, dim=-1) if normalize else embedded
+            vectors[chunk] = embedded.cpu().numpy()  # the only synchronisation with the device
             check_finite(encoder, vectors[chunk], again, unique[chunk])
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
@@ -212,33 +212,33 @@ def best_of_windows(encoder, first: list[str], second: list[str], sides: tuple[s
     return np.array([(one @ other.T).max() for one, other in zip(*parts, strict=True)], dtype=np.float32)
 
 
-def tokenize(encoder: nn.Module, sentences: list[str]) -> TokenizedSentences:
+def sorted_tokens(encoder: nn.Module, sentences: list[str]) -> SortedTokens:
     """Tokenises sentences, on all cores, and sorts them by length."""
     ids, truncated = read_texts(encoder.tokenizer, sentences, encoder.max_length)
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     order = np.argsort(-lengths, kind="stable")
     flat = np.fromiter(chain.from_iterable(ids[i] for i in order), np.int64, int(lengths.sum()))
-    return TokenizedSentences(flat, lengths[order], order, np.array(truncated, dtype=bool))
+    return SortedTokens(flat, lengths[order], order, np.array(truncated, dtype=bool))
 
 
 @torch.inference_mode()
 def embed_tokens(
     encoder: nn.Module,
-    tokenized: TokenizedSentences,
+    tokens: SortedTokens,
     batch_size: int,
     copies: np.ndarray,
     progress: Callable[[int], None] | None,
 ) -> torch.Tensor:
     """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
-    device, lengths, order = encoder.backbone.device, tokenized.lengths, tokenized.order
+    device, lengths, order = encoder.backbone.device, tokens.lengths, tokens.order
     some = np.count_nonzero(lengths)  # sentences without tokens come last and keep vectors of zeros
     vectors = torch.zeros((len(lengths), encoder.embedding_dimension), device=device)
     ends = lengths.cumsum()
-    with onednn_linears(encoder, reorder=len(tokenized.ids) >= REORDER_TOKENS):
+    with onednn_linears(encoder, reorder=len(tokens.ids) >= REORDER_TOKENS):
         for start, stop in batch_bounds(lengths[:some], batch_size, batch_tokens(device)):
             mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
             ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
-            ids[mask] = tokenized.ids[ends[start] - lengths[start] : ends[stop - 1]]
+            ids[mask] = tokens.ids[ends[start] - lengths[start] : ends[stop - 1]]
             inputs = [torch.from_numpy(array).to(device) for array in (ids, mask.astype(np.int64))]
             vectors[start:stop] = encoder(*inputs)
             if progress is not None:

@@ -85,7 +85,7 @@ def read_weights(path: str, folder: str = "") -> dict[str, torch.Tensor]:
     with reading(file, RuntimeError):
         safe = file.endswith(".safetensors")
         weights = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        return {PREFIX.sub("", name, count=1) if PREFIX.match(name) else name: one for name, one in weights.items()}
+        return {PREFIX.sub("", name, count=1) if PREFIX.match(name) else name: w for name, w in weights.items()}
 
 
 def write_json(path: Path, content: dict | list) -> None:

@@ -222,8 +222,8 @@ def keep_layers(backbone: nn.Module, count: int) -> None:
     layers = getattr(getattr(backbone, "encoder", None), "layer", ())
     if not 1 <= count <= len(layers):
         raise InputError(f"--student_layers {count}: this model has {len(layers)} layers that can be dropped.")
-    kept = np.linspace(0, len(layers) - 1, count).round().astype(int)
-    backbone.encoder.layer = nn.ModuleList(layers[index] for index in kept)
+    places = np.linspace(0, len(layers) - 1, count).round().astype(int)
+    backbone.encoder.layer = nn.ModuleList(layers[index] for index in places)
     backbone.config.num_hidden_layers = count
     for index, layer in enumerate(backbone.encoder.layer):
         for module in layer.modules():

@@ -179,10 +179,10 @@ class Characters:
     def ask(self, points: np.ndarray) -> None:
         """Asks the tokenizer for the tokens of new characters, given by code point."""
         encoded = self.backend.encode_batch([chr(point) for point in points], add_special_tokens=False)
-        ids = [one.ids for one in encoded]
-        self.count[points] = counts = np.array([len(one) for one in ids])
+        ids = [encoding.ids for encoding in encoded]
+        self.count[points] = counts = np.array(list(map(len, ids)))
         self.start[points] = len(self.tokens) + np.cumsum(counts) - counts
-        self.tokens = np.concatenate([self.tokens, *(np.array(one, np.int64) for one in ids)])
+        self.tokens = np.concatenate([self.tokens, *(np.array(tokens, np.int64) for tokens in ids)])
 
     def encode(self, texts: list[str], max_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids of all texts one after the other, the number of each, and whether it was cut to `max_length`."""
@@ -207,9 +207,9 @@ class Characters:
         room = max_length - 2
         cut = lengths > room
         if cut.any():
-            kept = np.minimum(lengths, room)
-            first = np.repeat(np.cumsum(lengths) - lengths, kept)
-            tokens, lengths = tokens[first + np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)], kept
+            read = np.minimum(lengths, room)
+            first = np.repeat(np.cumsum(lengths) - lengths, read)
+            tokens, lengths = tokens[first + np.arange(read.sum()) - np.repeat(np.cumsum(read) - read, read)], read
         ids = np.empty(len(tokens) + 2 * len(texts), np.int64)
         lengths = lengths + 2
         ends = np.cumsum(lengths)

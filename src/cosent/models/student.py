@@ -195,8 +195,8 @@ class Student(SentenceEncoder):
                 raise InputError(f"{text!r} does not contain {absent[0]!r}, which should be kept or masked in it.")
             if masked:
                 # The longest first, and all at once: do not search inside an inserted mask.
-                wanted = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
-                text = re.sub(wanted, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
+                pattern = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
+                text = re.sub(pattern, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
             tokenized = run_tokenizer(self.tokenizer, text, truncation=True, max_length=self.max_length)
             sources.append(tokenized["input_ids"])
         return sources

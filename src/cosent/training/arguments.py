@@ -149,13 +149,13 @@ class LossArguments:
 
     def parameters(self) -> dict[str, Any]:
         """The `loss_args` of `PairTrainer`, numbers as text; None for the default of the loss."""
-        given: dict[str, Any] = {"scale": self.scale, "features": self.features, "sbert_classes": self.sbert_classes}
+        values: dict[str, Any] = {"scale": self.scale, "features": self.features, "sbert_classes": self.sbert_classes}
         for word in self.loss_args or []:
             name, equals, value = word.partition("=")
-            if not equals or given.get(name) is not None:
+            if not equals or values.get(name) is not None:
                 raise InputError(f"--loss_args takes NAME=VALUE, each name once, got {word!r}.")
-            given[name] = value
-        return given
+            values[name] = value
+        return values
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Corpora of a training job, their limits, and the model to train on them."""
+"""Corpora of a training job, and their limits."""
 
 import logging
 import os
@@ -12,19 +12,13 @@ import numpy as np
 from datasets import Dataset
 
 from cosent.cli import LAUNCHED_VARIABLE
-from cosent.compute.packed_backbone import max_tokens
 from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset
 from cosent.data.files import read_texts
 from cosent.data.manifest import Labels
 from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
 from cosent.losses import LOSSES, find_loss
-from cosent.models import lora
-from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.prompts import PromptArguments
-from cosent.models.text_model import TextModel
-from cosent.training.arguments import CorpusArguments, DataArguments, ModelArguments
+from cosent.training.arguments import CorpusArguments, DataArguments
 from cosent.training.pairs import simcse_pairs
 
 logger = logging.getLogger(__name__)
@@ -65,12 +59,12 @@ class RunCorpora:
     @property
     def labels(self) -> dict[str, Labels]:
         """The meaning of the labels of `training_rows` and `validation_rows`."""
-        known: dict[str, Labels] = {
+        meanings: dict[str, Labels] = {
             corpus.manifest.name: corpus.manifest
             for corpus in (*self.training, *self.selecting)
             if corpus in self.training or "validation" in corpus.splits
         }
-        return known if self.text is None else known | {TEXT: Labels(TEXT, "binary", 0.0, 1.0)}
+        return meanings if self.text is None else meanings | {TEXT: Labels(TEXT, "binary", 0.0, 1.0)}
 
     def max_length(self, tower: str) -> int:
         """Maximum length in tokens of the corpus with the longest texts."""
@@ -85,12 +79,12 @@ def defaults_of_run(given: dict[str, Any], recipe: str, reason: str) -> dict[str
         reason: what the recipe is for.
     """
     names = [Path(corpus).resolve().name for corpus in given.get("corpus", [])]
-    found: dict[str, Any] = {"output_dir": f"runs/{'_'.join(names)}"} if names else {}
+    defaults: dict[str, Any] = {"output_dir": f"runs/{'_'.join(names)}"} if names else {}
     if "config" not in given:
         if "launch" not in given or LAUNCHED_VARIABLE in os.environ:  # otherwise the launched processes print it
             logger.info("recipe %s, the default for %s; --config takes another", recipe, reason)
-        found["config"] = recipe
-    return found
+        defaults["config"] = recipe
+    return defaults
 
 
 def corpora_of_run(args: DataArguments, loss: str | Mapping[str, str], seed: int) -> RunCorpora:
@@ -154,32 +148,6 @@ def check_text(args: DataArguments, loss: str | Mapping[str, str]) -> None:
         raise InputError(f"--text has no labels, and --loss {name} learns from labels only. Choose one of {able}.")
     if not args.corpus and not args.eval_corpora:
         raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
-
-
-def build_encoder(args: ModelArguments, classes: int, max_length: int, seed: int) -> SentenceEncoder | CrossEncoder:
-    """The encoder to train; `max_length` is a default, `classes` those of a cross-encoder."""
-    other = {"pooling": args.pooling} if args.tower == "cross_encoder" else {}
-    if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
-        other = {"segment_ids": args.segment_ids}
-    for flag, value in other.items():
-        if value is not None:
-            raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
-    options = {"max_length": max_length if args.max_length is None else args.max_length, "dropout": args.dropout}
-    options |= {"seed": seed, "quantization_config": lora.four_bit_config() if args.load_in_4bit else None}
-    encoder: SentenceEncoder | CrossEncoder
-    if args.tower == "cross_encoder":
-        encoder = CrossEncoder.from_pretrained(args.model_name_or_path, classes, args.segment_ids, **options)
-    else:
-        encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, args.pooling, **options)
-    encoder.packing = args.packing
-    return encoder
-
-
-def make_room(encoder: TextModel, args: PromptArguments) -> None:
-    """Raises the maximum length, which is that of the sentences alone, by the longer prompt of a training."""
-    sides = encoder.prompts.sides(args.prompt, args.prompt_name)
-    longer = encoder.max_length + max(map(encoder.count_tokens, sides))
-    encoder.max_length = min(longer, max_tokens(encoder.backbone.config))
 
 
 def warn_of_missing_prompts(corpora: RunCorpora, prefixes: Prefixes, both_sides: bool) -> None:

@@ -53,7 +53,7 @@ class Evaluation:
     def decide_jointly(self, names: Iterable[str]) -> None:
         """Adds the `joint_rule` of those of the corpora that have a rule."""
         pairs = {name: self.scores[name]["validation"] for name in names if name in self.rules}
-        self.rules = joint_rule(self.rules, {name: (one["scores"], one["labels"]) for name, one in pairs.items()})
+        self.rules = joint_rule(self.rules, {name: (split["scores"], split["labels"]) for name, split in pairs.items()})
 
     def finds(self, corpus: str) -> bool:
         """Whether retrieval was measured on the validation split of a corpus."""
@@ -65,11 +65,13 @@ def held_out_sets(trainer: GlobalBatchTrainer, corpora: RunCorpora) -> dict[str,
     sets: dict[str, dict[str, EvaluationSet]] = {}
     with trainer.args.main_process_first(desc="tokenising"):
         for name, corpus in corpora.by_name.items():
-            known = {"validation": trainer.held_out[name]} if name in trainer.held_out else {}  # it selects the epoch
+            evaluated = (
+                {"validation": trainer.held_out[name]} if name in trainer.held_out else {}
+            )  # it selects the epoch
             for split, rows in corpus.splits.items():
-                if split != "train" and split not in known:
-                    known[split] = trainer.tokenise(rows, f"{name} {split}", corpus.manifest)
-            sets[name] = known
+                if split != "train" and split not in evaluated:
+                    evaluated[split] = trainer.evaluation_set(rows, f"{name} {split}", corpus.manifest)
+            sets[name] = evaluated
     return sets
 
 
@@ -118,7 +120,8 @@ def evaluate_splits(
             best = find_threshold(*scored["test"])
             metrics["test"] |= {"oracle_threshold": best[0], "oracle_accuracy": best[1]}
         result.metrics[name] = metrics
-        result.intervals |= {name: known} if (known := {s: one for s, one in intervals.items() if one}) else {}
+        if any(intervals.values()):
+            result.intervals[name] = {split: ends for split, ends in intervals.items() if ends}
     result.decide_jointly(corpus.manifest.name for corpus in corpora.training)
     return result
 

@@ -36,8 +36,8 @@ from cosent.training.pairs import (
     Rows,
     check_rows,
     meaning_of,
+    pair_dataset,
     selection,
-    tokenised,
     tower_of,
 )
 
@@ -94,7 +94,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
     dict: `scores`, and of a `RetrievalSet` `queries` (its metrics by name, a value per query).
 
     Args:
-        train_dataset: tokenised pairs; `evaluate` and `predict` take rows, which `tokenise` reads, or their result.
+        train_dataset: tokenised pairs; `evaluate` and `predict` take rows, or an `evaluation_set` of them.
         held_out: rows to select the best epoch on, by dataset.
         corpus_weights: share of the batches of each corpus of a `ConcatDataset`; default: equal shares.
         adapter: the LoRA adapter inside the model, if any; checkpoints then hold both the merged model and the adapter.
@@ -120,7 +120,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
         **kwargs,
     ):
-        self.args = args  # `tokenise` reads it before Trainer has set it
+        self.args = args  # `evaluation_set` reads it before Trainer has set it
         self.at_first_validation: dict[str | None, Callable[[dict], None]] = {}  # by dataset: called with predictions
         config, start = self.encoder.backbone.config, self.encoder.backbone.config.name_or_path
         runs = lineage(start)
@@ -131,7 +131,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             table=config.model_type == LOOKUP,
         )
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
-            self.held_out = {n: self.tokenise(rows, f"{n} validation", n) for n, rows in held_out.items()}
+            self.held_out = {n: self.evaluation_set(rows, f"{n} validation", n) for n, rows in held_out.items()}
         kwargs |= {
             "eval_dataset": selection(args, self.held_out),
             "compute_metrics": partial(metrics_of, compute_metrics=compute_metrics),
@@ -148,7 +148,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
 
-    def tokenise(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
+    def evaluation_set(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
         """Tokenised pairs to evaluate on, with a retrieval task if a bi-encoder has one there.
 
         Args:
@@ -159,7 +159,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         """
         meaning = meaning_of(self.meanings, name, rows, where)
         targets = self.evaluation_targets(rows, meaning)
-        pairs = tokenised(rows, self.encoder, self.prefixes, where, **targets)
+        pairs = pair_dataset(rows, self.encoder, self.prefixes, where, **targets)
         searched = self.args.retrieval and tower_of(self.encoder) == "bi_encoder"
         task = retrieval_task(rows, meaning, where) if searched else None
         return EvaluationSet(pairs, None if task is None else RetrievalSet.of(task, self.encoder, self.prefixes))
@@ -187,9 +187,9 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         with torch.random.fork_rng(devices=[]):  # every pass over a DataLoader draws a number, which is not training's
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, left_out, metric_key_prefix)
         if retrieval is not None:
-            own = output.predictions.pop("embeddings")
+            embeddings = output.predictions.pop("embeddings")
             rest = None if retrieval.rest is None else self.embeddings(retrieval.rest)
-            vectors = retrieval.vectors(own, rest)
+            vectors = retrieval.vectors(embeddings, rest)
             queries = decided_by_main(lambda: retrieval_metrics(*vectors, retrieval.task.relevance))
             output.predictions["queries"] = queries
             output.metrics.update({f"{metric_key_prefix}_{name}": float(np.mean(v)) for name, v in queries.items()})
@@ -232,8 +232,8 @@ class GlobalBatchTrainer(GlobalLossTrainer):
 
     def readable(self, pairs: Any, where: str, name: str | None = None) -> Any:
         """Rows as tokenised pairs; what is tokenised, or the name of a set, stays as it is."""
-        known = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
-        return pairs if known else self.tokenise(check_rows(pairs, where), where, name)
+        is_read = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
+        return pairs if is_read else self.evaluation_set(check_rows(pairs, where), where, name)
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

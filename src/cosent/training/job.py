@@ -81,11 +81,14 @@ def run_training(
     """
     args, model = trainer.args, trainer.model
     warn_of_missing_prompts(corpora, trainer.prefixes, isinstance(trainer.encoder, SentenceEncoder))
-    training, evaluated, asked = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
+    training, evaluated, run_recipe = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
-    terms = terms_of([asked["model_name_or_path"], asked.get("teacher")], [corpus.manifest for corpus in training])
-    files = {file: sha256_of_file(file) for file in [*(asked["text"] or []), *code]}
-    start_sha256 = weight_hashes(asked["model_name_or_path"])
+    terms = terms_of(
+        [run_recipe["model_name_or_path"], run_recipe.get("teacher")],
+        [corpus.manifest for corpus in training],
+    )
+    files = {file: sha256_of_file(file) for file in [*(run_recipe["text"] or []), *code]}
+    start_sha256 = weight_hashes(run_recipe["model_name_or_path"])
     settings = run_settings(*arguments, data=manifest_hashes(records) | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
     proof = FolderProof(model, sample_pairs(evaluated))
@@ -103,14 +106,14 @@ def run_training(
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
-    floors = floors_of(evaluated, asked, trainer.encoder.device)
+    floors = floors_of(evaluated, run_recipe, trainer.encoder.device)
     with final_folder(args) as folder:
         trainer.save_model(str(folder), _internal_call=True)
         proven = proof.check(folder)
         if not trainer.is_world_process_zero():
             return
         record = RunRecord(
-            recipe=asked,
+            recipe=run_recipe,
             environment=start.environment,
             processes=args.world_size,
             footprint=footprint(model, trainer.optimizer),
@@ -143,7 +146,7 @@ def run_training(
     step = trainer.state.best_global_step if args.load_best_model_at_end else None
     epochs = [entry["epoch"] for entry in trainer.state.log_history if entry["step"] == step]
     moment = f"epoch {epochs[0]:.2f}, step {step}, the best on validation" if epochs else "the end of training"
-    loss = f" with {' '.join(as_words({'loss': asked['loss']}))}" if "loss" in asked else ""
+    loss = f" with {' '.join(as_words({'loss': run_recipe['loss']}))}" if "loss" in run_recipe else ""
     print(f"model in {args.output_dir}: {moment} ({record.train_seconds:.0f} s of training{loss})")
     if record.terms:
         print(f"terms of the data behind it: {record.terms_in_words}")
@@ -236,4 +239,4 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
 
 def recipe(args, *others) -> dict:
     """All settings, flags and defaults alike, in the form of a recipe."""
-    return {name: value for one in others for name, value in asdict(one).items()} | args.to_sanitized_dict()
+    return {name: value for arguments in others for name, value in asdict(arguments).items()} | args.to_sanitized_dict()

@@ -93,19 +93,19 @@ def build_objective(
         manifests: of the training corpora.
     """
     if tower not in loss.towers:
-        fitting = ", ".join(other for other, known in LOSSES.items() if tower in known.towers)
+        fitting = ", ".join(name for name, other in LOSSES.items() if tower in other.towers)
         raise InputError(
             f"--loss {loss.name} is for --tower {loss.towers[0]}, not {tower}. Choose it, or a loss among {fitting}."
         )
-    given = {key: value for key, value in parameters.items() if value is not None}
-    sbert_classes, features = given.pop("sbert_classes", None), given.pop("features", None)
+    options = {key: value for key, value in parameters.items() if value is not None}
+    sbert_classes, features = options.pop("sbert_classes", None), options.pop("features", None)
     has_head = tower == "bi_encoder" and "logits" in loss.inputs
     if features is not None and not has_head:
         raise InputError(
             f"--features does nothing for --tower {tower} --loss {loss.name}, without a head. Add --loss sbert."
         )
     defaults = dict(loss.on_logits) if tower == "cross_encoder" else {}
-    bound = defaults | checked_parameters(loss, given, tower)
+    bound = defaults | checked_parameters(loss, options, tower)
     check_labels(loss.name, manifests)
     if sbert_classes is not None and (loss.classes or not has_head or manifests[0].label_kind in ("binary", "nli")):
         raise InputError("--sbert_classes is for heads of bi-encoders on graded labels, as --loss sbert. Leave it out.")

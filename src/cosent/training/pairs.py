@@ -203,7 +203,7 @@ def trained_prompts(
     return encoder.prefixes(sides), encoder.prompts.trained_with(sides)
 
 
-def tokenised(
+def pair_dataset(
     rows: Rows, encoder: TextModel, prefixes: Prefixes, where: str, labels: np.ndarray | None = None, **targets
 ) -> PairDataset:
     """Tokenises pairs through the cache on disk, and warns about truncated text."""
@@ -230,26 +230,28 @@ def training_pairs(
     """
     several = len({id(objective) for objective in objectives.values()}) > 1
     parts: dict[str | bool, list[PairDataset]] = {}
-    for number, (name, own) in enumerate(rows.items()):
+    for number, (name, corpus_rows) in enumerate(rows.items()):
         objective, meaning = objectives[name], labels[name]
-        if objective.name != "simcse" and (question := reversed_labels(own, meaning)) is not None:
+        if objective.name != "simcse" and (question := reversed_labels(corpus_rows, meaning)) is not None:
             logger.warning("%s train: %s.", name, question)
-        share, shown = unknown_characters([*own["sentence1"], *own["sentence2"]], encoder.tokenizer.backend_tokenizer)
+        share, shown = unknown_characters(
+            [*corpus_rows["sentence1"], *corpus_rows["sentence2"]], encoder.tokenizer.backend_tokenizer
+        )
         if share:
             logger.info("%s train: %.3g%% of characters are unknown to the model: %s.", name, 100 * share, shown)
         if objective.name == "simcse":
-            own = simcse_pairs([*own["sentence1"], *own["sentence2"]], meaning.label_max)
-        targets = {"objective": np.full(len(own), number, np.int64)} if several else {}
-        values = labels_of(own)
-        alone, known = len(np.unique(values)) < 2, 0.0  # the share of sentences that are no in-batch negatives
+            corpus_rows = simcse_pairs([*corpus_rows["sentence1"], *corpus_rows["sentence2"]], meaning.label_max)
+        targets = {"objective": np.full(len(corpus_rows), number, np.int64)} if several else {}
+        values = labels_of(corpus_rows)
+        alone, share_similar = len(np.unique(values)) < 2, 0.0  # the share of sentences that are no in-batch negatives
         if alone or objective.compares_sentences:
-            groups = sentence_groups(own, meaning.similar_from)
-            known = share_of_known_similar(groups)
+            groups = sentence_groups(corpus_rows, meaning.similar_from)
+            share_similar = share_of_known_similar(groups)
         if objective.compares_sentences:
             targets["groups"] = groups
-            check_in_batch_negatives(name, objective.name, known, alone)
-        wanted = loss_targets(objective, values, meaning, objective.classes, known < 1)
-        pairs = tokenised(own, encoder, prefixes, f"{name} train", wanted, **targets)
+            check_in_batch_negatives(name, objective.name, share_similar, alone)
+        loss_labels = loss_targets(objective, values, meaning, objective.classes, share_similar < 1)
+        pairs = pair_dataset(corpus_rows, encoder, prefixes, f"{name} train", loss_labels, **targets)
         together = meaning.label_kind == "nli" if objective.name == "sbert_joint" else name
         parts.setdefault(together, []).append(pairs)
     groups = [group[0] if len(group) == 1 else ConcatDataset(group) for group in parts.values()]

@@ -97,7 +97,7 @@ class ResumableTrainer(Trainer):
     def create_accelerator_and_postprocess(self):
         # FSDP would gather the weights in bfloat16 and round scores to it, DeepSpeed would keep and save them in it.
         # bfloat16 scores are often equal, and cannot be ranked.
-        wanted = self.args.mixed_precision, self.args.bf16
+        precision = self.args.mixed_precision, self.args.bf16
         if launched_with() is not None:
             self.args.mixed_precision, self.args.bf16 = "no", False
         if launched_with() == "deepspeed":
@@ -105,7 +105,7 @@ class ResumableTrainer(Trainer):
         super().create_accelerator_and_postprocess()
         if self.accelerator.ddp_handler is not None:  # gradients are averaged where they lie, not copied there and back
             self.accelerator.ddp_handler.gradient_as_bucket_view = True
-        self.args.mixed_precision, self.args.bf16 = wanted
+        self.args.mixed_precision, self.args.bf16 = precision
         check_strategy(self.accelerator, self.args.mixed_precision)
 
     def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):

@@ -25,8 +25,8 @@ FSDP_CONFIG = {
 
 def launched_with() -> str | None:
     """`fsdp` or `deepspeed` if the configuration of `accelerate launch` requests it, else None."""
-    asked = (name for name in ("fsdp", "deepspeed") if os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true")
-    return next(asked, None)
+    strategies = (name for name in ("fsdp", "deepspeed") if os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true")
+    return next(strategies, None)
 
 
 def check_strategy(accelerator: Accelerator, precision: str) -> None:
@@ -42,15 +42,15 @@ def check_strategy(accelerator: Accelerator, precision: str) -> None:
         return
     plugin = accelerator.state.fsdp_plugin
     policy = getattr(plugin.auto_wrap_policy, "__name__", "NO_WRAP")
-    given = {
+    settings = {
         "fsdp_version": plugin.fsdp_version,
         "fsdp_state_dict_type": plugin.state_dict_type.name,
         "fsdp_auto_wrap_policy": policy.replace("transformer_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
         "fsdp_cpu_ram_efficient_loading": plugin.cpu_ram_efficient_loading,
     }
     for key, value in FSDP_CONFIG.items():
-        if given[key] != value:
-            raise InputError(f"{key} {given[key]} is not supported, only {value}. Use recipes/accelerate/fsdp.yaml.")
+        if settings[key] != value:
+            raise InputError(f"{key} {settings[key]} is not supported, only {value}. Use recipes/accelerate/fsdp.yaml.")
 
 
 def layer_classes(model: nn.Module) -> list[str]:
@@ -81,8 +81,8 @@ def load_state(model: nn.Module, state: dict[str, Tensor], strict: bool = True) 
         strict: whether `state` must hold all weights of the model.
     """
     shares = dict(state)
-    for name, own in model.state_dict().items():
-        if isinstance(own, DTensor) and name in state:
-            whole = state[name].to(own.device)
-            shares[name] = distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
+    for name, shard in model.state_dict().items():
+        if isinstance(shard, DTensor) and name in state:
+            whole = state[name].to(shard.device)
+            shares[name] = distribute_tensor(whole, shard.device_mesh, shard.placements, src_data_rank=None)
     model.load_state_dict(shares, strict=strict)

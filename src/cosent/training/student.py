@@ -28,7 +28,7 @@ from cosent.models.text_model import TextModel
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
-from cosent.training.pairs import Datasets, Rows, meanings, rows_by_name, tokenised, trained_prompts
+from cosent.training.pairs import Datasets, Rows, meanings, pair_dataset, rows_by_name, trained_prompts
 
 HELD_OUT_SYNONYMS = 500  # of a split, for the perplexity
 
@@ -46,8 +46,8 @@ class TeacherVectors:
 
 def held_out_synonyms(labels: np.ndarray, similar_from: float) -> np.ndarray:
     """At most `HELD_OUT_SYNONYMS` random similar pairs of a split, as flags of shape `(pairs,)`."""
-    chosen = np.random.default_rng(0).permutation(np.flatnonzero(labels >= similar_from))[:HELD_OUT_SYNONYMS]
-    return np.isin(np.arange(len(labels)), chosen)
+    synonyms = np.random.default_rng(0).permutation(np.flatnonzero(labels >= similar_from))[:HELD_OUT_SYNONYMS]
+    return np.isin(np.arange(len(labels)), synonyms)
 
 
 @dataclass
@@ -210,7 +210,7 @@ class StudentTrainer(GlobalBatchTrainer):
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             labels_read = synonyms.astype(np.float32)
             targets = {"synonyms": synonyms, "row": np.arange(len(joined))}
-            pairs = tokenised(joined, encoder, self.prefixes, "train", labels_read, **targets)
+            pairs = pair_dataset(joined, encoder, self.prefixes, "train", labels_read, **targets)
         self.similarity_loss: Callable[..., torch.Tensor] = lambda embeddings, teacher: synonym_loss(embeddings)
         if teacher is not None:
             teacher = (load_model(teacher) if isinstance(teacher, str) else teacher).to(args.device)
@@ -232,14 +232,14 @@ class StudentTrainer(GlobalBatchTrainer):
     def joined(self, rows: Mapping[str, Rows], with_teacher: bool) -> tuple[Rows, np.ndarray]:
         """The pairs of all datasets, without a teacher only synonyms, and which are (bool of shape `(pairs,)`)."""
         parts, flags = [], []
-        for name, own in rows.items():
+        for name, pairs in rows.items():
             least = self.meanings[name].similar_from
-            positive = labels_of(own) >= least
+            positive = labels_of(pairs) >= least
             if not positive.any() and not with_teacher:
                 raise InputError(f"{name} has no synonyms in train: no label reaches {least:g}. Name a --teacher.")
             if not with_teacher:
-                own, positive = own.select(np.flatnonzero(positive)), positive[positive]
-            parts.append(own)
+                pairs, positive = pairs.select(np.flatnonzero(positive)), positive[positive]
+            parts.append(pairs)
             flags.append(positive)
         if not any(flag.any() for flag in flags):
             raise InputError(f"{', '.join(rows)}: no pair is labelled as synonyms, from which a student learns.")

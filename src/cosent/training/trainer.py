@@ -220,14 +220,16 @@ def build_objectives(
             f"--loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each."
         )
     every = {name: resolved(loss[name]) for name in labels}
-    takers = {option: [name for name, one in every.items() if takes(one, option, tower)] for option in options}
+    takers = {
+        option: [name for name, own_loss in every.items() if takes(own_loss, option, tower)] for option in options
+    }
     built = {
         name: build_objective(
-            one, {key: options[key] for key in options if name in (takers[key] or every)}, [labels[name]], tower
+            own_loss, {key: options[key] for key in options if name in (takers[key] or every)}, [labels[name]], tower
         )
-        for name, one in every.items()
+        for name, own_loss in every.items()
     }
-    heads = {name: one.classes for name, one in built.items() if one.classes}
+    heads = {name: objective.classes for name, objective in built.items() if objective.classes}
     if len(heads) > 1 and (tower == "bi_encoder" or len(set(heads.values())) > 1):
         raise InputError(f"The losses of {' and '.join(heads)} read logits of their own, and a model has one head.")
     return built
@@ -237,11 +239,11 @@ def check_logits(encoder: TextModel, objectives: Mapping[str, Objective]) -> Non
     """Refuses a cross-encoder with another number of logits than its loss reads."""
     for objective in objectives.values():
         if isinstance(encoder, CrossEncoder) and "logits" in objective.outputs:
-            given = encoder.model.config.num_labels
-            if given != objective.classes:
+            classes = encoder.model.config.num_labels
+            if classes != objective.classes:
                 raise InputError(
-                    f"--loss {objective.name} reads {objective.classes} logits, the cross-encoder has {given}. Load it "
-                    f"with num_labels={objective.classes}."
+                    f"--loss {objective.name} reads {objective.classes} logits, the cross-encoder has {classes}. Load "
+                    f"it with num_labels={objective.classes}."
                 )
 
 
