@@ -29,8 +29,9 @@ from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
 from cosent.models.folder import read_json, write_json
+from cosent.models.layout import save_modules
 from cosent.models.loading import freeze_sines, load_config, quiet_transformers
-from cosent.models.modules import Pooling, save_modules
+from cosent.models.modules import Pooling
 from cosent.training.callbacks import use_log_lines
 from cosent.training.resumable import ResumableTrainer
 from lab.pretraining.batches import IGNORED

@@ -17,7 +17,8 @@ from cosent.errors import InputError
 from cosent.jobs.distill import main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.modules import Dense, Normalize, Pooling, save_modules
+from cosent.models.layout import save_modules
+from cosent.models.modules import Dense, Normalize, Pooling
 from cosent.models.student import Student
 from cosent.record import read_record, read_scores
 from cosent.training.verdict import final_table

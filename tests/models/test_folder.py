@@ -18,7 +18,8 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.embedding import quantized
 from cosent.models.folder import read_json, remove_modules, write_json
-from cosent.models.modules import ACTIVATIONS, CHOICES, POOLINGS, Module, Normalize, Pooling
+from cosent.models.layout import Module
+from cosent.models.modules import ACTIVATIONS, CHOICES, POOLINGS, Normalize, Pooling
 from tests.support.families import save_family
 
 TEXTS = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123"]

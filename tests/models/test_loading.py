@@ -21,7 +21,7 @@ from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder, load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.modules import note_of_pooling
+from cosent.models.layout import note_of_pooling
 from cosent.models.sentence_bert import BiEncoder
 from cosent.models.student import Student
 from lab.pretraining.model import initial_model

@@ -13,7 +13,7 @@ from cosent.data.pairs import tokenize_apart
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.modules import CROSS_ENCODER, read_prompts
+from cosent.models.layout import CROSS_ENCODER, read_prompts
 from cosent.models.prompts import Prompts
 from cosent.models.sentence_bert import BiEncoder
 from tests.support.families import LETTERS, save_family

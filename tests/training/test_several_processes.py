@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from cosent import cli
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.modules import Dense, KeptSettings, Normalize
+from cosent.models.layout import KeptSettings
+from cosent.models.modules import Dense, Normalize
 from cosent.record import read_queries, read_record, read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.support.launching import ROOT, apart, history, launch, run_here

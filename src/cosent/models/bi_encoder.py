@@ -17,6 +17,7 @@ from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines, principal_directions
 from cosent.models.embedding import best_of_windows, check_sentences, embed
 from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, submodule_state
+from cosent.models.layout import KeptSettings, load_modules, read_prompts, save_modules, warn_of_similarity
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -25,18 +26,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import (
-    IDENTITY,
-    Dense,
-    KeptSettings,
-    Normalize,
-    Pooling,
-    load_modules,
-    projection,
-    read_prompts,
-    save_modules,
-    warn_of_similarity,
-)
+from cosent.models.modules import IDENTITY, Dense, Normalize, Pooling, projection
 from cosent.models.text_model import TextModel
 
 

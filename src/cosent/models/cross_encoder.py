@@ -27,6 +27,7 @@ from cosent.models.folder import (
     submodule_state,
 )
 from cosent.models.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
+from cosent.models.layout import CROSS_ENCODER, read_prompts, save_classifier_prompts
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -36,7 +37,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import CROSS_ENCODER, IDENTITY, read_prompts, save_classifier_prompts
+from cosent.models.modules import IDENTITY
 from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)

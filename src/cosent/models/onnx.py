@@ -15,7 +15,7 @@ from cosent.errors import InputError, system_error
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import add_server_keys
-from cosent.models.modules import save_classifier_prompts
+from cosent.models.layout import save_classifier_prompts
 
 # A batch from which the graph is traced, in which texts differ in length.
 SENTENCES = ["怎么还款", "如何还款", "今天天气不错", "我不喜欢北京", "给我推荐一款红色的车", "好", "OPPO R11 多少钱?"]

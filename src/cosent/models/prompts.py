@@ -1,6 +1,6 @@
 """`Prompts` of a model: texts put in front of every sentence, kept in `config_sentence_transformers.json`.
 
-A folder whose `1_Pooling/config.json` leaves the tokens of a prompt out of the pooling is refused, see `modules.py`.
+A folder whose `1_Pooling/config.json` leaves the tokens of a prompt out of the pooling is refused, see `layout.py`.
 """
 
 import logging
@@ -27,7 +27,7 @@ class Prompts:
             self.text(prompt_name=self.default_name)
 
     def config(self) -> dict:
-        """The keys of `config_sentence_transformers.json` that `modules.read_prompts` needs."""
+        """The keys of `config_sentence_transformers.json` that `layout.read_prompts` needs."""
         return {"prompts": self.texts, "default_prompt_name": self.default_name}
 
     def text(self, prompt: str | None = None, prompt_name: str | None = None) -> str:

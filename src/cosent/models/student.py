@@ -17,6 +17,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_targets
 from cosent.models.folder import read_json, submodule_state
+from cosent.models.layout import load_modules
 from cosent.models.loading import (
     dropout_changes,
     load_config,
@@ -25,7 +26,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import LINEAR_CLS, Pooling, load_modules
+from cosent.models.modules import LINEAR_CLS, Pooling
 
 
 def is_student(path: str) -> bool:
