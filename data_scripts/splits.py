@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from cosent.data.corpus import text_key
-from cosent.data.manifest import NLI_CLASSES, SPLITS
+from cosent.data.labels import NLI_CLASSES
+from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
 
 from .pairs import Pair, Tally

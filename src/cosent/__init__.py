@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cosent.data.manifest import Labels
+    from cosent.data.labels import Labels
     from cosent.models.auto import load_model
     from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder
@@ -43,7 +43,7 @@ __all__ = [
 HOMES = {
     "CrossEncoder": "cosent.models.cross_encoder",
     "Index": "cosent.search.index",
-    "Labels": "cosent.data.manifest",
+    "Labels": "cosent.data.labels",
     "PairTrainer": "cosent.training.trainer",
     "PairTrainingArguments": "cosent.training.arguments",
     "SentenceEncoder": "cosent.models.bi_encoder",

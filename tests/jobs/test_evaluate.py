@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cosent.data.files import table_writer
+from cosent.data.writers import table_writer
 from cosent.errors import InputError
 from cosent.jobs.evaluate import write_predictions
 from cosent.models.cross_encoder import CrossEncoder

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from cosent import load_model
-from cosent.data.files import PAIR, SENTENCE, open_table, table_writer
+from cosent.data.files import PAIR, SENTENCE, open_table
+from cosent.data.writers import table_writer
 from cosent.models.student import Student
 
 FIRST = [f"第{number}个问题" for number in range(7)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cosent.cli import module_of
-from cosent.data.files import table_writer
+from cosent.data.writers import table_writer
 from cosent.errors import InputError
 from tests.conftest import prepare
 from tests.support.launching import ROOT

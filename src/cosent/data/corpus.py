@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Labels, Manifest, existing_corpus
+from cosent.data.labels import Labels
+from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Manifest, existing_corpus
 from cosent.errors import InputError, reading
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlaps

@@ -24,7 +24,6 @@ from cosent.data.formats import (
     read_records,
 )
 from cosent.data.labels import number_of
-from cosent.data.writers import WRITERS, check_output, table_writer  # noqa: F401
 from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)

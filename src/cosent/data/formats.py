@@ -287,8 +287,8 @@ def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
         yield from ((earlier, "", None) for earlier in range(number - blank, number))
         width, blank = width or len(cells), 0
         cells += [None] * (width - len(cells))
-        title = "If the first row is a title, delete it." if width == 1 else "Correct or remove it."
-        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", len(cells), title)
+        remedy = "If the first row is a title, delete it." if width == 1 else "Correct or remove it."
+        fields = cells if len(cells) == width else RowError(f"{width} cells, as in the first row", len(cells), remedy)
         yield number, as_text(cells), fields
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cosent.cli import nearest, option
-from cosent.data.labels import LABEL_KINDS, NLI_CLASSES, Labels  # noqa: F401
+from cosent.data.labels import Labels
 from cosent.errors import InputError, reading
 
 COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32

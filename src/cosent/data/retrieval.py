@@ -9,7 +9,7 @@ import numpy as np
 
 from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus, labels_of
-from cosent.data.manifest import Labels
+from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
 

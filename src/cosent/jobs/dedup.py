@@ -18,8 +18,8 @@ import numpy as np
 
 from cosent.atomic import write_atomically
 from cosent.cli import option
-from cosent.data.files import WRITERS, table_writer
 from cosent.data.formats import format_of
+from cosent.data.writers import WRITERS, table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import IndexArguments, OutputFile, open_model

@@ -33,11 +33,11 @@ from cosent.data.files import (
     FileOptions,
     LabelArguments,
     open_table,
-    table_writer,
 )
 from cosent.data.labels import LABEL_WORDS, label_values, number_of, remedy_of
 from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import RetrievalArguments
+from cosent.data.writers import table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, SentenceFile, Vectors, open_model

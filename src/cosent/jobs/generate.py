@@ -11,8 +11,9 @@ import json
 from dataclasses import dataclass
 
 from cosent.cli import option, refuse_changed
-from cosent.data.files import OF_FILES, SENTENCE, check_output, open_table, table_writer
+from cosent.data.files import OF_FILES, SENTENCE, open_table
 from cosent.data.formats import FileOptions, is_blank
+from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
 from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile, open_model
 

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from cosent.cli import option, refuse_changed
-from cosent.data.files import OF_TABLES, PAIR, Table, check_output, open_table, table_writer
+from cosent.data.files import OF_TABLES, PAIR, Table, open_table
 from cosent.data.formats import is_blank
+from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
 from cosent.jobs.arguments import ModelSource, OutputFile, PairsFile, Vectors, open_model
 from cosent.models.decision import choose_rule

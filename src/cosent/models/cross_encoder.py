@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.packed_backbone import LOOKUP, packed_forward, packing_obstacle, warn_of_padding
-from cosent.data.manifest import NLI_CLASSES
+from cosent.data.labels import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError

@@ -14,7 +14,7 @@ from datasets import Dataset
 from cosent.cli import LAUNCHED_VARIABLE
 from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset
 from cosent.data.files import read_texts
-from cosent.data.manifest import Labels
+from cosent.data.labels import Labels
 from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
 from cosent.losses import LOSSES, find_loss

@@ -16,7 +16,7 @@ from transformers import EvalPrediction, set_seed
 from cosent.atomic import apply_umask
 from cosent.compute.distributed import decided_by_main
 from cosent.compute.packed_backbone import LOOKUP
-from cosent.data.manifest import Labels
+from cosent.data.labels import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cosent.data.groups import similar
-from cosent.data.manifest import Labels
+from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.losses import LOSSES, OUTPUTS, Loss, inputs_of
 from cosent.losses.checks import equal_parts

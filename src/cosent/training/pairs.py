@@ -17,7 +17,8 @@ from torch.utils.data import ConcatDataset
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import labels_of, reversed_labels, unknown_characters
 from cosent.data.groups import sentence_groups, share_of_known_similar
-from cosent.data.manifest import COLUMNS, LABEL_KINDS, NLI_CLASSES, Labels
+from cosent.data.labels import LABEL_KINDS, NLI_CLASSES, Labels
+from cosent.data.manifest import COLUMNS
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
 from cosent.errors import InputError

@@ -13,7 +13,7 @@ from transformers import EvalPrediction
 
 from cosent.data.collators import PairCollator, collated_targets
 from cosent.data.corpus import labels_of
-from cosent.data.manifest import Labels
+from cosent.data.labels import Labels
 from cosent.data.pairs import NO_PREFIXES
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import EvalPrediction
 
 from cosent import losses
-from cosent.data.manifest import Labels
+from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
