@@ -156,7 +156,7 @@ class RawFile:
     def place(self, number: int) -> str:
         return place(self.path, self.format, number)
 
-    def pairs(self, labels: LabelReader, tally: Tally, on_bad_rows: str) -> Iterator[tuple[int, Pair]]:
+    def checked_pairs(self, labels: LabelReader, tally: Tally, on_bad_rows: str) -> Iterator[tuple[int, Pair]]:
         """Checked pairs and the lines they come from, in order; what is left out is counted in `tally`.
 
         Args:

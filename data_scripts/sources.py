@@ -55,7 +55,7 @@ class Source:
         """Number of the file, line and pair of every usable row of a split, counted in `tally`."""
         labels = LabelReader(self.corpus, self.label_values, tally.words)
         for number, file in enumerate(self.files[split]):
-            for line, pair in file.pairs(labels, tally, self.on_bad_rows):
+            for line, pair in file.checked_pairs(labels, tally, self.on_bad_rows):
                 yield number, line, pair
 
 
