@@ -9,7 +9,6 @@ import time
 import urllib.request
 from dataclasses import asdict
 from datetime import date
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +20,6 @@ from cosent.evaluation.calibration import Calibration
 from cosent.jobs import serve
 from cosent.jobs.serve import MOST_BYTES, MOST_TEXTS, ServeArguments, Service, application, key_of, load
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import growing_vectors
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule, write_rules
 from cosent.models.prompts import Prompts
@@ -135,7 +133,7 @@ def faq(tiny_bi, tmp_path_factory):
         book.active.append(row)
     book.save(folder / "faq.xlsx")
     patch = pytest.MonkeyPatch()
-    patch.setattr("cosent.models.cache.growing_vectors", partial(growing_vectors, cache=folder / "cache"))
+    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     yield folder
     patch.undo()
 

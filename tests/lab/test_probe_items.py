@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from cosent.search.differences import difference
+from cosent.search.dedup import difference
 from lab.probe.items import BRACKETS, COUNT, SEED, SLOT, grammar, items
 from lab.probe.phenomena import CHANGES, PHENOMENA, VARIANTS, read_items
 from lab.probe.variants import changed_part

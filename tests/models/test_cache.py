@@ -1,4 +1,4 @@
-"""The cache of what a teacher says."""
+"""The cache of vectors and scores."""
 
 import os
 import time
@@ -11,7 +11,6 @@ from cosent.models import cache as cached
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import (
     fingerprint,
-    growing_vectors,
     in_key,
     prune,
     sentence_vectors,
@@ -32,7 +31,7 @@ def test_vectors_are_the_teachers_own(teacher, tmp_path, caplog):
     with caplog.at_level("INFO", "cosent"):
         vectors, rows = teacher_vectors(teacher, FIRST, SECOND, tmp_path)
     (told,) = caplog.messages
-    assert str(tmp_path) in told and "XDG_CACHE_HOME" in told, "where it is, and how to move it"
+    assert "4 sentences" in told and str(tmp_path) in told and "XDG_CACHE_HOME" in told
     assert vectors.shape == (4, 32) and rows.tolist() == [[0, 1], [1, 2], [0, 3]]
     expected = teacher.encode(["好", "绿"], normalize_embeddings=True)
     np.testing.assert_allclose(vectors[rows[2]], expected, atol=1e-6)
@@ -69,12 +68,10 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
 @pytest.mark.parametrize("damage", [lambda old: old[:-50], lambda old: old[:200] + b"\1" + old[201:], lambda old: b""])
 def test_a_damaged_file_is_computed_again(teacher, tmp_path, damage):
     """Fails if one flipped bit in the cache makes other labels, or a torn file ends in a traceback."""
-    for compute in (sentence_vectors, growing_vectors):
-        whole = np.array(compute(teacher, FIRST, tmp_path))
-        for file in tmp_path.iterdir():
-            file.write_bytes(damage(file.read_bytes()))
-        longer = FIRST if compute is sentence_vectors else [*FIRST, "白"]
-        np.testing.assert_array_equal(compute(teacher, longer, tmp_path)[: len(whole)], whole)
+    whole = np.array(sentence_vectors(teacher, FIRST, tmp_path))
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    np.testing.assert_array_equal(sentence_vectors(teacher, FIRST, tmp_path), whole)
 
 
 def test_texts_have_keys_of_their_own(teacher, tmp_path):
@@ -85,39 +82,14 @@ def test_texts_have_keys_of_their_own(teacher, tmp_path):
     assert len(keys) == 5
 
 
-@pytest.mark.parametrize("killed", [True, False])
-def test_a_teacher_that_is_killed_or_overtaken_by_another_job(teacher, tmp_path, monkeypatch, killed):
-    """Fails if hours of a teacher are lost, parts come in another order, stay behind, or are removed too early."""
-    sentences = ["好", "坏", "红", "绿", "白"]
-    whole = teacher.encode(sentences, normalize_embeddings=True)
-    monkeypatch.setattr(cached, "PART_TEXTS", 2)
-    encode, read = teacher.encode, []
-
-    def interrupted(share, **options):
-        read.extend(share)
-        if len(read) == 4:
-            if killed:
-                raise KeyboardInterrupt
-            sentence_vectors(teacher, sentences, tmp_path)
-        return encode(share, **options)
-
-    monkeypatch.setattr(teacher, "encode", interrupted)
-    if killed:
-        with pytest.raises(KeyboardInterrupt):
-            sentence_vectors(teacher, sentences, tmp_path)
-        assert len(list(tmp_path.iterdir())) == 1
-    np.testing.assert_allclose(sentence_vectors(teacher, sentences, tmp_path), whole, atol=1e-6)
-    assert read == ["好", "坏", "红", "绿", "红", "绿", "白"] and len(list(tmp_path.iterdir())) == 1
-
-
 def test_the_cache_has_a_limit(teacher, tmp_path, monkeypatch):
     """Fails if the cache of a user fills the disk, or loses what was just computed or is used the most."""
     monkeypatch.setattr(cached, "default_cache", lambda: tmp_path)
-    for name, size, age in (("a.npy", 60, 3), ("a.hnsw.faiss", 60, 4), ("b.npy", 30, 2), ("c.npy", 30, 1)):
+    for name, size, age in (("a.npy", 60, 3), ("b.npy", 30, 2), ("c.npy", 30, 1)):
         (tmp_path / name).write_bytes(bytes(size))
         os.utime(tmp_path / name, (time.time() - 60 * age,) * 2)
     prune(tmp_path / "a.npy", 100)
-    assert {file.name for file in tmp_path.iterdir()} == {"a.npy", "a.hnsw.faiss", "b.npy", "c.npy"}
+    assert {file.name for file in tmp_path.iterdir()} == {"a.npy", "b.npy", "c.npy"}
     os.utime(tmp_path / "b.npy")
     prune(tmp_path / "b.npy", 100)
     assert {file.name for file in tmp_path.iterdir()} == {"b.npy", "c.npy"}

@@ -27,7 +27,6 @@ from cosent.models.decision import (
     write_rules,
 )
 from cosent.record import read_record
-from cosent.search.differences import COLLISION
 
 
 @pytest.fixture
@@ -83,8 +82,6 @@ def test_a_trained_model_answers_with_probabilities(kind, request, train, made_u
     assert names == ["cosine" if kind == "bi_run" else "score", "probability", "verdict"]
     assert values == [f"{scores[1]:.4f}", f"{probabilities[1]:.4f}", verdict]
     assert "as on made_up validation" in err and "though" not in err
-    if kind == "bi_run":
-        assert "not with vectors cut to 8 numbers" in similarity("--truncate_dim", "8")[1]
     rare = at_base_rate(probabilities[1], rule.calibration.base_rate, 0.001)
     verdict = "similar" if rare >= 0.5 else "not similar"
     assert f"{rare:.4f}  {verdict}" in similarity("--base_rate", "0.001")[0]
@@ -149,11 +146,11 @@ def test_verdicts_agree_with_the_threshold():
     assert rule.similar(scores).tolist() == [False, True, False]
     assert rule.probabilities(scores) == pytest.approx([0.5, 0.525, 0.01], abs=1e-3)
     pairs = [{"a": "甲", "b": "乙"}, {"a": "丙", "b": "丁"}, {"a": "戊", "b": "己"}]
-    found = answers(scores, [False, False, True], rule)
+    found = answers(scores, rule)
     printed = [line(pair | new, ("a", "b")) for pair, new in zip(pairs, found, strict=True)]
     assert printed[1] == " 0.7100       0.5250  similar      丙  |  丁"
-    assert printed[2] == f"-1.0000       0.0100  not similar  戊  |  己  ({COLLISION})"
-    assert line(pairs[0] | answers(scores[:1], [False], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
+    assert printed[2] == "-1.0000       0.0100  not similar  戊  |  己"
+    assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
 
 
 def test_probabilities_of_a_model_from_elsewhere(made_up, pairs, tiny_model, job):

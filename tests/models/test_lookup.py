@@ -195,7 +195,11 @@ def test_jobs(tiny_lookup, made_up, job, tmp_path):
     found = job("cosent.jobs.search", *flags, "--query", "怎么还款", "--json")[0]
     assert "怎么还款" in found and "如何还款" in found
     groups = job("cosent.jobs.dedup", *flags, "--threshold", 0.9999)[0]
-    assert groups.splitlines()[1:] == ["group 1: 2 sentences", "       6  怎么还款", "       8  怎么 还款"]
+    assert groups.splitlines()[1:] == [
+        "group 1: 2 sentences",
+        "       6  1.0000  怎么还款",
+        "       8  1.0000  怎么 还款",
+    ]
     printed = job("cosent.jobs.similarity", "--model", tiny_lookup, "怎么还款", "如何还款")[0]
     expected = SentenceEncoder.from_pretrained(str(tiny_lookup)).similarity("怎么还款", "如何还款")
     assert f"{expected:.4f}" in printed

@@ -36,11 +36,9 @@ class ModelSource(Device):
 
     model: str = option("similar", MODEL)
     int8: bool = field(default=False, init=False)
-    long_texts: str = field(default="truncate", init=False)
-    truncate_dim: int | None = field(default=None, init=False)
 
 
-# `Int8` and `Vectors` are bases in front of `ModelSource`, whose constants they make flags.
+# A base in front of `ModelSource`, whose constant it makes a flag.
 @dataclass(kw_only=True)
 class Int8:
     """Model and device."""
@@ -48,41 +46,11 @@ class Int8:
     int8: bool = option(False, "Compute linear layers in int8, on the CPU, which is then the default of --device.")
 
 
-@dataclass(kw_only=True)
-class Vectors:
-    """Model and device."""
-
-    long_texts: str = option(
-        "truncate",
-        "How to read texts longer than the model's maximum: their beginning, overlapping windows with the mean "
-        "of their vectors, or, where two texts are compared, the best window.",
-        ("truncate", "mean", "best"),
-    )
-    truncate_dim: int | None = option(None, "Keep only the first N numbers of every vector.")
-
-    @property
-    def shortened(self) -> str:
-        """Difference to the vectors of the model's threshold (int8, fewer dimensions); empty if there is none."""
-        cut = "" if self.truncate_dim is None else f"vectors cut to {self.truncate_dim} numbers"
-        windows = "" if self.long_texts == "truncate" else f"--long_texts {self.long_texts}"
-        return " and ".join(filter(None, (cut, windows)))
-
-    def warn_of_threshold(self) -> None:
-        """Warns that the model's threshold is applied to other vectors."""
-        if self.shortened:
-            logger.warning("The threshold of the model was not found with %s.", self.shortened)
-
-    def refuse_best(self) -> None:
-        """For jobs that need one vector of a text."""
-        if self.long_texts == "best":
-            raise InputError("--long_texts best keeps several vectors of a text. Give mean or truncate.")
-
-
 def open_model(source: ModelSource, bi_encoder: bool = False, student: bool = False):
     """The model of `--model` on its device, in evaluation mode.
 
     Args:
-        bi_encoder: whether a cross-encoder is refused; flags of vectors refuse it in any case.
+        bi_encoder: whether a cross-encoder is refused.
         student: whether the model writes, so that anything but a student is refused.
     """
     resolve(source.model)  # before imports that take seconds
@@ -95,9 +63,7 @@ def open_model(source: ModelSource, bi_encoder: bool = False, student: bool = Fa
         from cosent.models.student import Student
 
         return Student.from_pretrained(source.model).to(device).eval()
-    vectors = bi_encoder or source.long_texts != "truncate" or source.truncate_dim is not None
-    options = (source.long_texts, source.truncate_dim)
-    model = (load_bi_encoder(source.model, *options) if vectors else load_model(source.model)).to(device).eval()
+    model = (load_bi_encoder if bi_encoder else load_model)(source.model).to(device).eval()
     return quantized(model) if source.int8 else model
 
 
@@ -132,25 +98,19 @@ class HitLimits:
     min_probability: float | None = option(
         None, "Lowest probability of a hit, by the decision rule of the model (with --rerank: of the reranker)."
     )
-    precision: float | None = option(
-        None,
-        "Answer only where at least this share of answers is right, by the decision rule of the model, found on "
-        "queries half of which had no answer; otherwise nothing is found.",
-    )
 
     @property
     def limits(self) -> dict[str, Any]:
         """The limit, by name."""
-        every = {name: getattr(self, name) for name in ("min_score", "min_probability", "precision")}
+        every = {name: getattr(self, name) for name in ("min_score", "min_probability")}
         return {name: value for name, value in every.items() if value is not None}
 
     def check_limits(self) -> None:
-        """Refuses two limits at once, and shares outside 0 to 1."""
+        """Refuses two limits at once, and a probability outside 0 to 1."""
         if len(names := list(self.limits)) > 1:
             raise InputError(f"--{names[0]} and --{names[1]} both decide what is found. Give one of them.")
-        for name, value in self.limits.items():
-            if name != "min_score" and not 0 < value < 1:
-                raise InputError(f"--{name} must lie between 0 and 1, got {value:g}.")
+        if self.min_probability is not None and not 0 < self.min_probability < 1:
+            raise InputError(f"--min_probability must lie between 0 and 1, got {self.min_probability:g}.")
 
 
 @dataclass(kw_only=True)
@@ -187,17 +147,14 @@ class OutputFolder:
 
 
 @dataclass(kw_only=True)
-class IndexArguments(TextColumn, Vectors, ModelSource):
+class IndexArguments(TextColumn, ModelSource):
     """Sentences."""
 
     text: list[str] | None = option(None, f"Files of sentences: {FILE_KINDS}")
     index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
 
     def __post_init__(self):
-        if self.index is not None and self.truncate_dim is not None:
-            raise InputError("--index holds vectors of a fixed length. Give --truncate_dim to `cosent encode` instead.")
         if (self.index is None) == (self.text is None):
             raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
         if self.index is not None:
             refuse_changed(self, ("text_column", *OF_FILES), "--text FILE")
-            self.refuse_best()

@@ -77,10 +77,8 @@ def checked_folder(args: CalibrateArguments) -> Path:
 
 def found(model, corpora: list, prompts: tuple[str, str]) -> dict:
     """The rules of the validation splits, and of all of them together."""
-    from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.decision import DecisionRule, joint_rule
     from cosent.models.embedding import score
-    from cosent.search.precision import with_answers
 
     scored = {}
     for corpus in corpora:
@@ -89,16 +87,11 @@ def found(model, corpora: list, prompts: tuple[str, str]) -> dict:
             raise InputError(f"{corpus.folder}: every validation label is {labels[0]:g}. Add pairs of the other one.")
         scored[corpus.manifest.name] = score(model, corpus.split("validation"), prompts), labels
     rules = {name: DecisionRule.of(name, *both, prompts) for name, both in scored.items()}
-    rules = joint_rule(rules, scored)
-    return with_answers(rules, model, corpora) if isinstance(model, SentenceEncoder) else rules
+    return joint_rule(rules, scored)
 
 
 def described(name: str, rule, model) -> str:
     """One line about a rule."""
     merged = "nothing" if rule.merge_threshold is None else f"from {rule.merge_threshold:.4f}"
-    answers = ""
-    if rule.answers:
-        best = rule.answers[-1]
-        answers = f"; search --precision: at most {best.precision:.2f}, which answers {best.answered:.0%}"
     likely = f"{rule.calibration.method}, at most {rule.probabilities([model.highest_score])[0]:.4f}"
-    return f"{name}: similar from {rule.threshold:.4f}; probabilities: {likely}; merged by dedup: {merged}{answers}"
+    return f"{name}: similar from {rule.threshold:.4f}; probabilities: {likely}; merged by dedup: {merged}"

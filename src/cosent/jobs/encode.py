@@ -17,12 +17,12 @@ from pathlib import Path
 from cosent.cli import REQUIRED, option
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import Int8, ModelSource, OutputFile, SentenceFile, Vectors
+from cosent.jobs.arguments import Int8, ModelSource, OutputFile, SentenceFile
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 
 @dataclass(kw_only=True)
-class EncodeArguments(OutputFile, SentenceFile, PromptArguments, Vectors, Int8, ModelSource):
+class EncodeArguments(OutputFile, SentenceFile, PromptArguments, Int8, ModelSource):
     """Vectors and precision."""
 
     text: str = REQUIRED
@@ -55,8 +55,6 @@ def main(args: EncodeArguments) -> None:
             *args.single(),
             args.dtype,
             args.int8,
-            args.long_texts,
-            args.truncate_dim,
             normalize=args.normalize,
             text_column=args.text_column,
             file_options=args.options,
@@ -83,7 +81,6 @@ def check_arguments(args: EncodeArguments) -> None:
         raise InputError(f"--text: there is no file {source}. Name one file; of several, run this once for each.")
     if output.suffix != ".npy" or not output.parent.is_dir():
         raise InputError(f"--output {output}: expected a file x.npy in a folder that exists. Name one.")
-    args.refuse_best()
     args.single()
     if args.int8 and args.dtype != "float32":
         raise InputError(f"--int8 already sets the type, got --dtype {args.dtype} too. Drop one of the two.")

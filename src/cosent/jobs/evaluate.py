@@ -40,7 +40,7 @@ from cosent.data.retrieval import RetrievalArguments
 from cosent.data.writers import table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, SentenceFile, Vectors, open_model
+from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, SentenceFile, open_model
 from cosent.models.decision import DECISION_NAME, decision_rules, rule_for
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
@@ -60,9 +60,7 @@ FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
 
 @dataclass(kw_only=True)
-class EvaluateArguments(
-    CorpusSource, PairsFile, LabelArguments, SentenceFile, PromptArguments, Vectors, Int8, ModelSource
-):
+class EvaluateArguments(CorpusSource, PairsFile, LabelArguments, SentenceFile, PromptArguments, Int8, ModelSource):
     """Evaluation options."""
 
     label_column: str | None = option(None, "Name or position of the column of labels; default: label, score, ...")
@@ -127,7 +125,6 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
 
 def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     """Refuses arguments before a model is loaded."""
-    args.refuse_best()
     if (args.text is None) != (args.queries is None) or bool(args.queries) == bool(args.pairs or args.corpus):
         raise InputError("Give one: --corpus NAME, --pairs FILE, or --text FILE with --queries FILE.")
     if args.queries is not None:

@@ -1,9 +1,9 @@
 """Find the sentences of a file that are most similar to a query.
 
-cosent search --model runs/faq --text questions.txt --query 怎么还款                 embeds the file once, and caches it
+cosent search --model runs/faq --text questions.txt --query 怎么还款      embeds the file once, and caches its vectors
 cosent search --model runs/faq --index vectors.npy --query 怎么还款 --rerank runs/cross
 cosent search --model runs/faq --text faq.xlsx --text_column question --query 怎么还款 --json   with the other columns
-cosent search --model runs/faq --text questions.txt --query 怎么还款 --precision 0.8               or "nothing found"
+cosent search --model runs/faq --text questions.txt --query 怎么还款 --min_probability 0.8       or "nothing found"
 
 Without --query and --queries, queries are read from standard input, one a line. --rerank reorders the 50 nearest
 sentences.
@@ -23,7 +23,6 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.jobs.arguments import HitLimits, IndexArguments, open_model
 from cosent.models.prompts import PromptArguments
-from cosent.search.differences import COLLISION
 
 QUERIES = 512  # read and answered at a time
 
@@ -35,13 +34,7 @@ class SearchArguments(HitLimits, PromptArguments):
     query: list[str] | None = option(None, "Queries to answer.", commas=True)
     queries: str | None = option(None, "Text file with a query per line, instead of --query.")
     top: int = option(10, "Most hits per query.")
-    rerank: str | None = option(None, "Model that reranks the hits, ideally a cross-encoder.")
-    faiss: str | None = option(
-        None,
-        "Search approximately, by an index of faiss: a string for its index_factory, with parameters after a "
-        "semicolon, e.g. HNSW32,Flat;efSearch=128.",
-        commas=True,
-    )
+    rerank: str | None = option(None, "Cross-encoder that reranks the nearest sentences.")
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
     json: bool = option(False, "Print JSON lines instead of text.")
 
@@ -51,29 +44,23 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     for model in filter(None, (index_args.model, args.rerank)):
         resolve(model)
     from cosent.data.files import read_texts
-    from cosent.models.auto import load_model
-    from cosent.models.cache import growing_vectors
+    from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.decision import choose_rule, decision_rules, needed_rule
+    from cosent.models.folder import is_cross_encoder
     from cosent.search.index import open_index
 
+    if args.rerank is not None and not is_cross_encoder(resolve(args.rerank)):
+        raise InputError(f"--rerank {args.rerank} is no cross-encoder. Name one, or search with --model {args.rerank}.")
     scoring = args.rerank or index_args.model
-    if args.min_probability is None and args.precision is None:
+    if args.min_probability is None:
         rule = choose_rule(decision_rules(scoring), args.corpus, scoring)
     else:
         rule = needed_rule(scoring, args.corpus, "Make one with cosent calibrate, or give --min_score.")
-    if rule is not None and args.rerank is None:
-        index_args.warn_of_threshold()
     encoder = open_model(index_args, bi_encoder=True)
-    index = open_index(
-        index_args.index, index_args.text, encoder, growing_vectors, index_args.text_column, index_args.options
-    )
+    index = open_index(index_args.index, index_args.text, encoder, index_args.text_column, index_args.options)
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
-    reranker = None if args.rerank is None else load_model(args.rerank).to(encoder.device)
-    if args.faiss is not None:
-        index.use_faiss(args.faiss)
+    reranker = None if args.rerank is None else CrossEncoder.from_pretrained(args.rerank).to(encoder.device)
     search = partial(index.search, prompt=prompt, reranker=reranker, rule=rule, **args.limits)
-    if args.precision is not None:
-        print(index.gate(args.precision, rule, prompt, reranker), file=sys.stderr)
     if not args.json:
         likely = "" if rule is None else "probability  verdict      "
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine  {likely}     row  sentence")
@@ -114,8 +101,7 @@ def answer(queries: list[str], search: Callable, sentences: int, args: SearchArg
         for rank, hit in enumerate(some, start=1):
             score = "" if hit.rerank is None else f"{hit.rerank:8.4f}  "
             likely = "" if hit.verdict is None else f"     {hit.probability:6.4f}  {hit.verdict:<11}  "
-            note = f"  ({COLLISION})" if hit.token_collision else ""
-            print(f"{rank:4}  {score}{hit.cosine:7.4f}  {likely}{hit.row:>8}  {hit.sentence}{note}")
+            print(f"{rank:4}  {score}{hit.cosine:7.4f}  {likely}{hit.row:>8}  {hit.sentence}")
     sys.stdout.flush()
     asked = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
     print(f"{asked} in {sentences:,} sentences: {milliseconds:.1f} ms", file=sys.stderr)

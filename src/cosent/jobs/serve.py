@@ -118,7 +118,6 @@ def key_of(value: str | None) -> str | None:
 
 def load(args: ServeArguments) -> Service:
     """Models, rules for the prompts that they read here, and the index of `--text`."""
-    from cosent.models.cache import growing_vectors
     from cosent.models.decision import rule_for
     from cosent.search.index import open_index
 
@@ -131,7 +130,7 @@ def load(args: ServeArguments) -> Service:
     if reason:
         logger.info("There are scores, but no probabilities: %s.", reason)
     if args.text is not None:
-        index = open_index(None, args.text, model, growing_vectors, args.text_column, args.options)
+        index = open_index(None, args.text, model, args.text_column, args.options)
         index.rule, _ = rule_for(args.model, model.prompts.for_search(), args.corpus)
     names = {"name": args.model, "model": model, "reranker": reranker, "rule": rule, "rerank_rule": rerank_rule}
     service = Service(**names, index=index, limits=args.limits)

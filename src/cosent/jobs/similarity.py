@@ -22,18 +22,17 @@ from cosent.data.files import OF_TABLES, PAIR, Table, open_table
 from cosent.data.formats import is_blank
 from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
-from cosent.jobs.arguments import ModelSource, OutputFile, PairsFile, Vectors, open_model
+from cosent.jobs.arguments import ModelSource, OutputFile, PairsFile, open_model
 from cosent.models.decision import choose_rule
 from cosent.models.prompts import PromptArguments, described, warn_of_other_prompts
-from cosent.search.differences import COLLISION, collisions
 
 CHUNK = 32768  # pairs read, scored and written at a time
 PAIRED = ("sentence1", "sentence2")
-ADDED = ("score", "token_collision", "probability", "verdict")  # columns
+ADDED = ("score", "probability", "verdict")  # columns
 
 
 @dataclass(kw_only=True)
-class SimilarityArguments(OutputFile, PairsFile, PromptArguments, Vectors, ModelSource):
+class SimilarityArguments(OutputFile, PairsFile, PromptArguments, ModelSource):
     """Sentences to compare."""
 
     sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
@@ -66,14 +65,14 @@ def main(args: SimilarityArguments) -> None:
     if table is None or args.output is None:
         likely = "" if rule is None else "probability  verdict      "
         print(f"{'cosine' if isinstance(model, SentenceEncoder) else 'score':>7}  {likely}{'  |  '.join(columns)}")
-        for chunk, scores, same_tokens in scored:
-            answered = zip(chunk, answers(scores, same_tokens, rule), strict=True)
+        for chunk, scores in scored:
+            answered = zip(chunk, answers(scores, rule), strict=True)
             print(*(line(row | new, columns) for row, new in answered), sep="\n")
         return
-    written, added = 0, ADDED[:2] if rule is None else ADDED
+    written, added = 0, ADDED[:1] if rule is None else ADDED
     with table_writer(args.output, (*table.names, *added)) as append, tqdm(unit="pair", file=sys.stderr) as progress:
-        for chunk, scores, same_tokens in scored:
-            append([row | new for row, new in zip(chunk, answers(scores, same_tokens, rule), strict=True)])
+        for chunk, scores in scored:
+            append([row | new for row, new in zip(chunk, answers(scores, rule), strict=True)])
             written += len(chunk)
             progress.update(len(chunk))
     seconds = round(time.time() - start, 3)
@@ -109,12 +108,12 @@ def check_base_rate(base_rate: str | None, pairs: str | None) -> None:
 
 def score(
     model, rows: Iterable[dict], columns: tuple[str, ...], prompts: tuple[str, str]
-) -> Iterator[tuple[list[dict], np.ndarray, list[bool]]]:
-    """Yields chunks of the rows, their scores, and their `collisions`."""
+) -> Iterator[tuple[list[dict], np.ndarray]]:
+    """Yields chunks of the rows, and their scores."""
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
         first, second = ([row[name] for row in chunk] for name in columns)
-        yield chunk, model.similarity(first, second, prompt=prompts), collisions(model, first, second)
+        yield chunk, model.similarity(first, second, prompt=prompts)
 
 
 def with_base_rate(rule, base_rate: str, scored: Iterable, columns: tuple[str, ...]) -> tuple[Any, Iterable]:
@@ -131,7 +130,7 @@ def with_base_rate(rule, base_rate: str, scored: Iterable, columns: tuple[str, .
         texts = {
             side: [row[name] for rows, *_ in scored for row in rows] for side, name in zip(PAIRED, columns, strict=True)
         }
-        scores = np.concatenate([values for _, values, _ in scored]).astype(np.float64)
+        scores = np.concatenate([values for _, values in scored]).astype(np.float64)
         share, *ends = estimated_base_rate(rule.calibration, scores, pair_groups(datasets.Dataset.from_dict(texts)))
         known = f"{rule.calibration.base_rate:.4f} on {rule.corpus}"
         between = " to ".join(f"{end:.4f}" for end in ends)
@@ -141,10 +140,9 @@ def with_base_rate(rule, base_rate: str, scored: Iterable, columns: tuple[str, .
     return replace(rule, base_rate=min(max(share, 1e-9), 1 - 1e-9)), scored
 
 
-def answers(scores, same_tokens: list[bool], rule) -> list[dict]:
+def answers(scores, rule) -> list[dict]:
     """The new columns of each pair."""
-    both = zip(scores, same_tokens, strict=True)
-    found: list[dict] = [{"score": round(float(score), 6), "token_collision": same} for score, same in both]
+    found: list[dict] = [{"score": round(float(score), 6)} for score in scores]
     if rule is not None:
         verdicts = zip(rule.probabilities(scores), rule.similar(scores), strict=True)
         for row, (probability, similar) in zip(found, verdicts, strict=True):
@@ -161,7 +159,7 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
         return None, f"score; for probability and verdict choose --corpus {' or '.join(rules)}"
     if rule.prompts != prompts:
         return None, f"score; no probability or verdict, since this model was trained with {described(rule.prompts)}"
-    found = f"as on {rule.corpus} validation" + (f", though not with {args.shortened}" if args.shortened else "")
+    found = f"as on {rule.corpus} validation"
     threshold = f"{rule.threshold:.4f}" if args.base_rate is None else "a probability of 0.5"
     return rule, f"score, probability and verdict (at {threshold}) {found}"
 
@@ -169,8 +167,7 @@ def rule_and_note(rules: dict, args: SimilarityArguments, prompts: tuple[str, st
 def line(row: dict, columns: tuple[str, ...]) -> str:
     """Score, with a rule probability and verdict, and the sentences."""
     verdict = f"  {row['probability']:11.4f}  {row['verdict']:<11}" if "verdict" in row else ""
-    note = f"  ({COLLISION})" if row["token_collision"] else ""
-    return f"{row['score']:7.4f}{verdict}  {row[columns[0]]}  |  {row[columns[1]]}{note}"
+    return f"{row['score']:7.4f}{verdict}  {row[columns[0]]}  |  {row[columns[1]]}"
 
 
 def pair_up(sentences: list[str]) -> list[dict]:

@@ -18,14 +18,9 @@ def load_model(model_name_or_path: str, **options) -> SentenceEncoder | CrossEnc
     return tower.from_pretrained(model_name_or_path, **options)
 
 
-def load_bi_encoder(
-    model_name_or_path: str, long_texts: str = "truncate", truncate_dim: int | None = None
-) -> SentenceEncoder:
-    """Loads a bi-encoder; see `SentenceEncoder.long_texts` and `SentenceEncoder.truncate`."""
+def load_bi_encoder(model_name_or_path: str) -> SentenceEncoder:
+    """Loads a bi-encoder, and refuses a cross-encoder."""
     model = load_model(model_name_or_path)
     if not isinstance(model, SentenceEncoder):
         raise InputError(f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Name a bi-encoder.")
-    model.long_texts = long_texts
-    if truncate_dim is not None:
-        model.truncate(truncate_dim)
     return model

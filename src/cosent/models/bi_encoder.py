@@ -15,7 +15,7 @@ from cosent.data.pairs import tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines, principal_directions
-from cosent.models.embedding import best_of_windows, check_sentences, embed
+from cosent.models.embedding import as_texts, embed
 from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, submodule_state
 from cosent.models.layout import KeptSettings, load_modules, read_prompts, save_modules, warn_of_similarity
 from cosent.models.loading import (
@@ -34,13 +34,8 @@ class SentenceEncoder(TextModel):
     """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
 
     It compares two sentences by the cosine of their vectors.
-
-    Attributes:
-        long_texts: how texts over `max_length` are read: `truncate`; `mean`, of the vectors of overlapping windows;
-            `best`, the windows that are most similar (only to score pairs and to search). Not saved.
     """
 
-    long_texts = "truncate"
     kept_settings = KeptSettings()
 
     def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()):
@@ -55,10 +50,6 @@ class SentenceEncoder(TextModel):
         return next(dense, self.pooling.hidden_size)
 
     @property
-    def room(self) -> int | None:
-        return self.max_length if self.long_texts == "truncate" else None
-
-    @property
     def modules_after_backbone(self) -> str:
         """Description of the pooling and the modules after it; if two are equal, so are the shapes of their weights."""
         after = (f"{type(module).__name__} {module.config()}" for module in self.after_pooling)
@@ -66,8 +57,7 @@ class SentenceEncoder(TextModel):
 
     @property
     def rules(self) -> str:
-        long_texts = () if self.long_texts == "truncate" else (self.long_texts,)
-        return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer), *long_texts))
+        return repr((self.modules_after_backbone, self.max_length, tokenizer_rules(self.tokenizer)))
 
     @classmethod
     def from_pretrained(
@@ -118,7 +108,7 @@ class SentenceEncoder(TextModel):
             raise InputError(f"Vectors of this model have {width} numbers: truncate to 1 to {width}, got {dim}.")
         directions = np.eye(width, dtype=np.float32)
         if sentences is not None:
-            directions = principal_directions(self.encode(list(sentences), normalize_embeddings=True)).T
+            directions = principal_directions(self.encode(as_texts(sentences), normalize_embeddings=True)).T
         modules = list(self.after_pooling)
         end = len(modules) - (bool(modules) and isinstance(modules[-1], Normalize))
         weight = torch.from_numpy(np.ascontiguousarray(directions[:dim], np.float32))
@@ -209,12 +199,11 @@ class SentenceEncoder(TextModel):
             raise InputError(f"encode returns float32, got precision={precision!r}. Round the array afterwards.")
         if device is not None:
             self.to(device)
-        texts = [sentences] if isinstance(sentences, str) else sentences
-        check_sentences(texts)
+        texts = as_texts(sentences)
         prefix = self.prefix(self.prompts.text(prompt, prompt_name))
         with tqdm(total=len(texts), unit="sentence", disable=not show_progress_bar) as progress:
             whole = normalize_embeddings and truncate_dim is None
-            vectors, truncated = embed(self, list(texts), batch_size, whole, progress.update, prefix)
+            vectors, truncated = embed(self, texts, batch_size, whole, progress.update, prefix)
         warn_truncated(truncated, len(texts), "sentences", self.max_length)
         if truncate_dim is not None:
             vectors = vectors[:, :truncate_dim]
@@ -239,8 +228,6 @@ class SentenceEncoder(TextModel):
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
         """Cosine of each pair."""
-        if self.long_texts == "best":
-            return best_of_windows(self, sentences1, sentences2, sides, **options)
         first, second = sides
         if first == second:  # a sentence of both sides is read once
             vectors = self.encode([*sentences1, *sentences2], normalize_embeddings=True, prompt=first, **options)

@@ -18,7 +18,7 @@ from cosent.data.labels import NLI_CLASSES
 from cosent.data.pairs import Prefixes, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.embedding import score_pairs
+from cosent.models.embedding import as_texts, score_pairs
 from cosent.models.folder import (
     add_server_keys,
     is_cross_encoder,
@@ -188,11 +188,6 @@ class CrossEncoder(TextModel):
     def backbone(self) -> nn.Module:
         return self.model.base_model
 
-    @property
-    def room(self) -> int:
-        """Of a pair of long texts, half of the tokens are of each."""
-        return (self.max_length + 1) // 2
-
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
@@ -289,6 +284,7 @@ class CrossEncoder(TextModel):
         Returns:
             Dicts with `corpus_id` (the place in `documents`), `score`, and with `return_documents` also `text`.
         """
+        documents = as_texts(documents)
         scores = self.predict([(query, document) for document in documents], **options | {"convert_to_tensor": False})
         order = np.argsort(-scores, kind="stable")[:top_k]
         text = [{"text": documents[place]} if return_documents else {} for place in order]

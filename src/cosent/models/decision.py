@@ -1,8 +1,7 @@
 """`DecisionRule`: threshold and probabilities of a model, from labelled validation pairs; stored in `decision.json`.
 
-Four questions have four answers: whether a labelled pair is similar (`threshold`), how likely that is (`calibration`),
-whether two sentences of a file, most of which are unrelated, may be merged (`merge_threshold`), and whether a search
-should answer a query at all (`answers`).
+Three questions have three answers: whether a labelled pair is similar (`threshold`), how likely that is
+(`calibration`), and whether two sentences of a file, most of which are unrelated, may be merged (`merge_threshold`).
 """
 
 import json
@@ -29,29 +28,6 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class AnswerRule:
-    """Answer if `best + lead * (best - second) >= threshold`, of the two highest cosines of a query."""
-
-    lead: float
-    threshold: float
-    precision: float  # lower bound of the share of answers that are right, 95% sure
-    answered: float  # share of the queries that had an answer and were given one
-    queries: int  # that it was fitted on, each with and without its answers in the pool
-    pool: int  # sentences that were searched: among many more of them, a wrong one comes closer
-
-    def __str__(self) -> str:
-        return (
-            f"answers only if cosine + {self.lead:g} x lead >= {self.threshold:.4f}: at least {self.precision:.1%} "
-            f"right and {self.answered:.1%} of answerable queries answered, on {self.queries:,} queries among "
-            f"{self.pool:,} sentences, half of them without an answer"
-        )
-
-    def answers(self, best: np.ndarray | float, second: np.ndarray | float) -> np.ndarray | bool:
-        """Whether each query is answered: bool of the shape of both."""
-        return best + self.lead * (best - second) >= self.threshold
-
-
-@dataclass(frozen=True)
 class DecisionRule:
     """Thresholds and calibration from the validation split of a corpus.
 
@@ -64,7 +40,6 @@ class DecisionRule:
         calibration: map from scores to probabilities; None if all labels were equal.
         prompts: texts in front of both sentences of the pairs that were scored.
         merge_threshold: see `find_merge_threshold`; None if no score is precise enough.
-        answers: rules for a search, by rising precision and falling share of answers; empty for a cross-encoder.
         base_rate: share of similar pairs where the rule is used; None for that of `corpus`.
     """
 
@@ -73,7 +48,6 @@ class DecisionRule:
     calibration: Calibration | None
     prompts: tuple[str, str] = ("", "")
     merge_threshold: float | None = None
-    answers: tuple[AnswerRule, ...] = ()
     base_rate: float | None = None
 
     @classmethod
@@ -99,26 +73,6 @@ class DecisionRule:
         if self.base_rate is None or self.calibration.base_rate is None:
             return probabilities
         return at_base_rate(probabilities, self.calibration.base_rate, self.base_rate)
-
-    def answering(self, precision: float) -> AnswerRule:
-        """The rule that answers most queries among those whose precision is at least `precision`.
-
-        Raises:
-            InputError: no rule is that precise; it says what can be reached.
-        """
-        if not self.answers:
-            raise InputError(
-                f"There is no rule for --precision {precision:g} on {self.corpus}. Make one on pairs like your "
-                "queries: cosent calibrate --model MODEL --corpus NAME."
-            )
-        best = self.answers[-1]
-        if best.precision < precision:
-            raise InputError(
-                f"--precision {precision:g} is not reached on the {best.queries:,} queries of {self.corpus}: at most "
-                f"{best.precision:.2f}, where {best.answered:.0%} of answerable queries are answered. Lower it, or "
-                "calibrate on more pairs."
-            )
-        return next(rule for rule in self.answers if rule.precision >= precision)
 
     def similar(self, scores: Numbers) -> np.ndarray:
         """Whether each score reaches the threshold, or with a base rate a probability of 0.5: bool."""
@@ -172,10 +126,7 @@ def write_rules(folder: str | Path, rules: dict[str, DecisionRule]) -> None:
 def rule_of(stored: dict[str, Any]) -> DecisionRule:
     """A rule from plain values."""
     calibration = stored["calibration"] and Calibration(**stored["calibration"])
-    answers = tuple(AnswerRule(**answer) for answer in stored["answers"])
-    return DecisionRule(
-        **stored | {"calibration": calibration, "prompts": tuple(stored["prompts"]), "answers": answers}
-    )
+    return DecisionRule(**stored | {"calibration": calibration, "prompts": tuple(stored["prompts"])})
 
 
 def decision_rules(model: str | Path) -> dict[str, DecisionRule]:

@@ -29,25 +29,27 @@ SHOWN_CHARACTERS = 60  # characters of a text in a message
 REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
 
 
-def check_sentences(sentences: Collection[str]) -> None:
-    """Refuses anything but strings in an order; a single string is none, whose characters would be encoded."""
-    if isinstance(sentences, str | Set | Mapping) or not isinstance(sentences, Collection):
-        raise InputError(f"Expected a list of sentences, got {type(sentences).__name__}. Pass a list.")
-    for position, sentence in enumerate(sentences):
-        if not isinstance(sentence, str):
-            kind = type(sentence).__name__
-            raise InputError(f"Expected sentences as strings, got {sentence!r} ({kind}) at position {position}.")
+def as_texts(texts: str | Collection[str]) -> list[str]:
+    """The list of texts that a public function got, of a single text too; refuses anything but strings in an order."""
+    texts = [texts] if isinstance(texts, str) else texts
+    if isinstance(texts, Set | Mapping) or not isinstance(texts, Collection):
+        raise InputError(f"Expected a list of sentences, got {type(texts).__name__}. Pass a list.")
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise InputError(f"Expected sentences as strings, got {text!r} ({kind}) at position {position}.")
+    return list(texts)
 
 
-def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> None:
-    """Refuses anything but two strings, or two lists of them of equal length."""
+def check_pairs(sentences1: Collection[str], sentences2: Collection[str]) -> tuple[list[str], list[str]]:
+    """Both columns of pairs as lists; refuses anything but two lists of equal length."""
     if isinstance(sentences1, str) != isinstance(sentences2, str):
         kinds = f"{type(sentences1).__name__} and {type(sentences2).__name__}"
         raise InputError(f"Expected two strings or two lists, got {kinds}. Pass the same kind.")
-    check_sentences(sentences1)
-    check_sentences(sentences2)
-    if len(sentences1) != len(sentences2):
-        raise InputError(f"Expected two lists of equal length, got {len(sentences1)} and {len(sentences2)} sentences.")
+    first, second = as_texts(sentences1), as_texts(sentences2)
+    if len(first) != len(second):
+        raise InputError(f"Expected two lists of equal length, got {len(first)} and {len(second)} sentences.")
+    return first, second
 
 
 def check_finite(encoder: nn.Module, values: np.ndarray, again: Callable, *columns: list[str]) -> None:
@@ -116,36 +118,14 @@ def embed(
 
     Returns:
         float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
-        sentence without tokens, which some tokenizers can produce, has a vector of zeros. With `long_texts` of the
-        encoder set to `mean` none is cut: if there are longer ones, all have length 1, and those the direction of the
-        mean of their windows' unit vectors.
+        sentence without tokens, which some tokenizers can produce, has a vector of zeros.
     """
-    texts, owner = windows(encoder, sentences, prefix) if encoder.long_texts == "mean" else (sentences, None)
-    if owner is None or len(texts) == len(sentences):
-        return embed_each(encoder, sentences, batch_size, normalize, progress, prefix)
-    vectors, _ = embed_each(encoder, texts, batch_size, True, None, prefix)
-    means = np.zeros((len(sentences), vectors.shape[1]), np.float32)
-    np.add.at(means, owner, vectors)
-    if progress is not None:
-        progress(len(sentences))
-    return means / np.maximum(np.linalg.norm(means, axis=1), 1e-12)[:, None], 0
-
-
-def embed_each(
-    encoder: nn.Module,
-    sentences: list[str],
-    batch_size: int,
-    normalize: bool,
-    progress: Callable[[int], None] | None,
-    prefix: str,
-) -> tuple[np.ndarray, int]:
-    """As `embed`, cut at `max_length`."""
     rows: dict[str, int] = {}
     row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
     vectors = np.empty((len(unique), encoder.embedding_dimension), dtype=np.float32)
     truncated = np.zeros(len(unique), dtype=bool)
-    again = partial(embed_each, encoder, batch_size=1, normalize=normalize, progress=None, prefix=prefix)
+    again = partial(embed, encoder, batch_size=1, normalize=normalize, progress=None, prefix=prefix)
     with evaluating(encoder):
         for start in range(0, len(unique), CHUNK_SEQUENCES):
             chunk = slice(start, start + CHUNK_SEQUENCES)
@@ -176,40 +156,6 @@ def embed_by_lookup(
     if progress is not None:
         progress(int(copies.sum()))
     return vectors, truncated
-
-
-def windows(encoder: nn.Module, sentences: list[str], prefix: str = "") -> tuple[list[str], np.ndarray]:
-    """Cuts sentences of more than `max_length` tokens into windows that overlap by half; others are one window.
-
-    Returns the windows in order, and the number of the sentence that each is of, int64 of shape `(windows,)`.
-    """
-    room = encoder.max_length - (encoder.count_tokens(prefix) if prefix else 0)
-    special = encoder.tokenizer.num_special_tokens_to_add()
-    options = {"return_overflowing_tokens": True, "return_offsets_mapping": True, "return_attention_mask": False}
-    texts: list[str] = []
-    owner: list[int] = []
-    for start in range(0, len(sentences), CHUNK_SEQUENCES):
-        chunk = sentences[start : start + CHUNK_SEQUENCES]
-        stride = max(0, (room - special) // 2)
-        cut = run_tokenizer(encoder.tokenizer, chunk, truncation=True, max_length=room, stride=stride, **options)
-        rows = cut["overflow_to_sample_mapping"]
-        counts = np.bincount(rows, minlength=len(chunk))
-        for row, offsets in zip(rows, cut["offset_mapping"], strict=True):
-            ends = [end for end in offsets if end[1] > end[0]]  # special tokens have no characters
-            whole = counts[row] == 1 or not ends
-            texts.append(chunk[row] if whole else chunk[row][ends[0][0] : ends[-1][1]])
-            owner.append(start + row)
-    return texts, np.array(owner)
-
-
-def best_of_windows(encoder, first: list[str], second: list[str], sides: tuple[str, str], **options) -> np.ndarray:
-    """The highest cosine of any window of one sentence with any of the other, float32 of shape `(pairs,)`."""
-    parts = []
-    for column, prompt in zip((first, second), sides, strict=True):
-        texts, owner = windows(encoder, column, encoder.prefix(prompt))
-        vectors = encoder.encode(texts, normalize_embeddings=True, prompt=prompt, **options)
-        parts.append(np.split(vectors, np.flatnonzero(np.diff(owner)) + 1))
-    return np.array([(one @ other.T).max() for one, other in zip(*parts, strict=True)], dtype=np.float32)
 
 
 def sorted_tokens(encoder: nn.Module, sentences: list[str]) -> SortedTokens:

@@ -16,6 +16,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_targets
+from cosent.models.embedding import as_texts
 from cosent.models.folder import read_json, submodule_state
 from cosent.models.layout import load_modules
 from cosent.models.loading import (
@@ -158,12 +159,12 @@ class Student(SentenceEncoder):
 
     def similar_sentences(
         self,
-        texts: list[str],
+        texts: str | list[str],
         keep: int = 20,
         keep_tokens: list[str] | None = None,
         mask_tokens: list[str] | None = None,
         **sampling: Any,
-    ) -> list[list[tuple[str, float]]]:
+    ) -> Any:
         """Generates sentences similar to each text: samples, drops repetitions and the text itself, ranks by cosine.
 
         Apart from rounding, a text's candidates depend only on the text and the seed, not on the rest of `texts`.
@@ -175,20 +176,20 @@ class Student(SentenceEncoder):
             sampling: fields of `Sampling`: `num_samples`, `top_p`, `top_k`, `temperature`, `max_length`, `seed`.
 
         Returns:
-            By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none.
+            By text, at most `keep` pairs `(sentence, cosine to the text)`, most similar first; possibly none. For one
+            string the pairs of that one.
         """
         if keep < 1:
             raise InputError(f"keep must be at least 1 sentence, got {keep}.")
-        settings = Sampling(**sampling)
-        sources = self.tokenize_sources(texts, [*(keep_tokens or [])], [*(mask_tokens or [])])
+        settings, sentences = Sampling(**sampling), as_texts(texts)
+        sources = self.tokenize_sources(sentences, [*(keep_tokens or [])], [*(mask_tokens or [])])
         written = write_targets(self, sources, settings)
         candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
-        return rank_candidates(self, texts, candidates, keep, keep_tokens or [])
+        ranked = rank_candidates(self, sentences, candidates, keep, keep_tokens or [])
+        return ranked[0] if isinstance(texts, str) else ranked
 
     def tokenize_sources(self, texts: list[str], kept: list[str], masked: list[str]) -> list[list[int]]:
         """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""
-        if isinstance(texts, str):
-            raise InputError("similar_sentences expects a list of sentences, got one string. Pass [sentence].")
         sources = []
         for text in texts:
             absent = [part for part in (*kept, *masked) if not part or part not in text]

@@ -71,14 +71,9 @@ class TextModel(nn.Module):
         """Number of tokens of a text, without special tokens."""
         return len(run_tokenizer(self.tokenizer, text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    @property
-    def room(self) -> int | None:
-        """Maximum number of tokens read of a text, special tokens included; None for no limit."""
-        return self.max_length
-
     def token_ids(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, as the model reads it."""
-        return read_texts(self.tokenizer, texts, self.room)[0]
+        return read_texts(self.tokenizer, texts, self.max_length)[0]
 
     def prefix(self, prompt: str) -> str:
         """The prompt itself; refuses one that leaves no room for a sentence."""
@@ -128,8 +123,7 @@ class TextModel(nn.Module):
             if is_blank(sentences1) or is_blank(sentences2):
                 raise InputError(f"similarity compares non-empty sentences, got {sentences1!r} and {sentences2!r}.")
             return float(self.pair_scores([sentences1], [sentences2], sides, **options)[0])
-        check_pairs(sentences1, sentences2)
-        return self.pair_scores(list(sentences1), list(sentences2), sides, **options)
+        return self.pair_scores(*check_pairs(sentences1, sentences2), sides, **options)
 
     @abstractmethod
     def pair_scores(

@@ -207,12 +207,10 @@ def load_with_settings(
     prompt_name: str | None = None,
     dtype: str = "float32",
     int8: bool = False,
-    long_texts: str = "truncate",
-    truncate_dim: int | None = None,
     **settings,
 ) -> tuple[SentenceEncoder, VectorManifest]:
     """An encoder, and what the manifest of its vectors says of it; `settings` are other fields of `VectorManifest`."""
-    encoder = load_bi_encoder(str(model), long_texts, truncate_dim)
+    encoder = load_bi_encoder(str(model))
     sha256 = fingerprint(encoder)  # before it gets another type
     encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
     encoder = quantized(encoder) if int8 else encoder

@@ -19,15 +19,12 @@ import cosent
 from cosent.cli import PACKAGES, as_words
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
-from cosent.data.corpus import Corpus, leaks
+from cosent.data.corpus import leaks
 from cosent.encoders import local
-from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.decision import DecisionRule, write_rules
-from cosent.models.text_model import TextModel
+from cosent.models.decision import write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes, terms_of
 from cosent.seal import sha256_of_file
-from cosent.search.precision import with_answers
 from cosent.training.arguments import RunArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
@@ -139,7 +136,7 @@ def run_training(
             if "test" in splits:
                 before.scores[name]["test"]["groups"] = splits["test"].groups
         save_evaluations(folder, before, after)
-        write_rules(folder, search_rules(folder, after, corpora.training, trainer.encoder))
+        write_rules(folder, after.rules)
         document(folder, args, record)
     publish(trainer)
     print(*final_table(record, after.rules), record.footprint, sep="\n")
@@ -151,16 +148,6 @@ def run_training(
     if record.terms:
         print(f"terms of the data behind it: {record.terms_in_words}")
     print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
-
-
-def search_rules(
-    folder: Path, after: Evaluation, training: list[Corpus], encoder: TextModel
-) -> dict[str, DecisionRule]:
-    """The rules, for corpora whose retrieval was measured with those for a search by the bi-encoder in the folder."""
-    measured = [corpus for corpus in training if after.finds(corpus.manifest.name)]
-    if not (measured and isinstance(encoder, SentenceEncoder)):
-        return after.rules
-    return with_answers(after.rules, load_bi_encoder(str(folder)).to(encoder.device).eval(), measured)
 
 
 def document(folder: Path, args: RunArguments, record: RunRecord) -> None:

@@ -1,0 +1,171 @@
+"""Deduplication: representatives of near-duplicates by cosine, and the facts that keep two sentences apart."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from cosent.search.neighbours import QUERIES, ROWS, between, blocks
+
+INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # Unicode's categories of control and format characters and of blanks
+UNUSED_CHARACTER = "\U00030000"  # a Chinese character that no vocabulary has
+CHUNK = 32768  # sentences tokenised at a time
+
+# A number or a code such as 101, 3.5, v2, iphone13, gb-t, 第2; with the unit or counter behind a number.
+UNITS = "个月|小时|分钟|公里|公斤|厘米|毫米|毫升|周岁|[天日周年月号时分秒元块角次人岁级楼层米斤克升里折倍期版代点页%]"
+CODE = re.compile(rf"(?:第(?=\d))?[a-z0-9]+(?:[.\-_/:][a-z0-9]+)*(?:(?<=\d)(?:{UNITS}))?")
+# What may be left out of one: 1,000 is 1000, iphone 13 iphone13, and wi-fi wifi.
+OPTIONAL = re.compile(r"(?<=\d),(?=\d{3}(?!\d))|(?<=[a-z])-(?=[a-z])|(?<=[a-z])[\s-]+(?=\d)|(?<=\d)[\s-]+(?=[a-z])")
+FIGURES, POWERS = "零一二三四五六七八九", {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8}
+POWER, NUMERALS = f"[{''.join(POWERS)}]", f"[{FIGURES}〇两{''.join(POWERS)}]+"
+NUMERAL = re.compile(
+    rf"(?:\d+(?:\.\d+)?{POWER}+)+|[一二两三四五六七八九]{POWER}(?:{NUMERALS})?|{NUMERALS}(?={UNITS})|(?<=第){NUMERALS}"
+)
+# 一 in these words counts nothing.
+NO_NUMBER = re.compile("一(?=次性|块儿|时|点[也都儿])|(?<=有)一(?=点)")
+# Questions that end in a negation, and those of the form A-not-A. 还没还 is no such form: 还 means "yet" there.
+QUESTION = re.compile(
+    r"(?!还没还)(.{1,2})[不没]\1|有没有?|[了过]还没有?(?=[呢啊呀]?(?:\W|$))"
+    r"|(?<=[\u4e00-\u9fff])(?<![都也并还从就又却才偏绝决我你他她们人的么])(?:不|没有?)(?=[呢啊呀哦嘛]?(?:\W|$))"
+)
+NO_NEGATION = re.compile(
+    "不错|不仅|不但|不过|不同|差不多|对不起|不好意思|不断|不停|不久|不管|不论|不光|不然|要不|说不定|没关系|无线|无限|无论|无数|"
+    "未来|非常|非洲|除非|莫非|特别|别人|别的|级别|分别|区别|差别|个别|识别|性别|类别|告别|别墅|莫名"
+)
+NEGATION = re.compile("[不没无未非别勿莫]")
+
+
+def in_digits(numeral: str) -> str:
+    """A number that is written in Chinese, or in part: 一千 is 1000, 3.5万 35000, 二零二四 2024."""
+    total, below, digits = 0.0, 0.0, ""  # below the next 万 or 亿
+    for character in numeral.replace("〇", "零").replace("两", "二"):
+        power = POWERS.get(character, 0)
+        if not power:
+            digits += str(FIGURES.index(character)) if character in FIGURES else character
+        elif power <= 1000:
+            below, digits = below + float(digits or 1) * power, ""
+        else:
+            total, below, digits = total + (below + float(digits or not below)) * power, 0.0, ""
+    return f"{total + below + float(digits or 0):.15g}" if POWERS.keys() & set(numeral) else digits
+
+
+@lru_cache(maxsize=65536)  # a sentence is in many pairs
+def facts(sentence: str) -> tuple[tuple[str, ...], bool]:
+    """Numbers and codes of a sentence in order of the alphabet, and whether it is negated.
+
+    Their writing does not matter: `Ｖ２` is `v2`, 一千 is `1,000`. A double negation is none.
+    """
+    text = unicodedata.normalize("NFKC", sentence.replace("，", " ")).lower()  # no comma of 1,000
+    codes = CODE.findall(NUMERAL.sub(lambda numeral: in_digits(numeral[0]), OPTIONAL.sub("", NO_NUMBER.sub("", text))))
+    negations = NEGATION.findall(NO_NEGATION.sub("", QUESTION.sub("", text)))
+    return tuple(sorted(codes)), len(negations) % 2 == 1
+
+
+def difference(first: str, second: str) -> str | None:
+    """Reason why two sentences cannot be duplicates: `number or code`, `negation`, or None."""
+    (codes, negated), (other_codes, other_negated) = facts(first), facts(second)
+    if codes != other_codes:
+        return "number or code"
+    return "negation" if negated != other_negated else None
+
+
+def visible(text: str) -> str:
+    """The visible characters of a text, without regard to width and case."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(character for character in folded if unicodedata.category(character) not in INVISIBLE)
+
+
+def as_read(model, texts: Sequence[str]) -> list[str]:
+    """`visible` of texts, with one character for all that a model reads as one, such as 國 and 国."""
+    readable = [visible(text) for text in texts]
+    characters = sorted({char for text in readable for char in text if unicodedata.name(char, "").startswith("CJK")})
+    *ids, unknown = map(tuple, model.token_ids([*characters, UNUSED_CHARACTER]))
+    first: dict[tuple[int, ...], str] = {}
+    same = {ord(char): first.setdefault(key, char) for char, key in zip(characters, ids, strict=True) if key != unknown}
+    return [text.translate(same) for text in readable]
+
+
+def colliding(model, sentences: Sequence[str]) -> dict[int, str]:
+    """Rows with the tokens of another row that reads differently, see `as_read`, which is the value of each row.
+
+    A model reads such sentences as one, because they differ in unknown characters, in accents that its tokenizer
+    strips, or behind its maximum length. Their cosines with other sentences say nothing.
+    """
+    starts = range(0, len(sentences), CHUNK)
+    keys = [hash(tuple(ids)) for start in starts for ids in model.token_ids(sentences[start : start + CHUNK])]
+    first: dict[int, int] = {}
+    shared = {key for row, key in enumerate(keys) if sentences[first.setdefault(key, row)] != sentences[row]}
+    rows = [row for row, key in enumerate(keys) if key in shared]
+    texts = dict(zip(rows, as_read(model, [sentences[row] for row in rows]), strict=True))
+    different = {keys[row] for row in rows if texts[row] != texts[first[keys[row]]]}
+    return {row: text for row, text in texts.items() if keys[row] in different}
+
+
+class KeptApart:
+    """Whether two sentences may not be merged, whatever their cosine; `reasons` has the pairs that were refused."""
+
+    def __init__(self, sentences: Sequence[str], model):
+        self.sentences, self.colliding = sentences, colliding(model, sentences)
+        self.reasons: dict[tuple[int, int], str] = {}
+
+    def __call__(self, earlier: int, later: int) -> bool:
+        reason = difference(self.sentences[earlier], self.sentences[later])
+        if reason is None and self.colliding.get(earlier) != self.colliding.get(later):
+            reason = "character that the model does not know"
+        if reason is not None:
+            self.reasons[earlier, later] = reason
+        return reason is not None
+
+
+def representatives(
+    vectors: np.ndarray,
+    thresholds: Sequence[float],
+    kept_apart: Callable[[int, int], bool] = lambda earlier, later: False,
+    progress: Callable[[int], object] = lambda rows: None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The representative of each row by threshold: the nearest one before it within the threshold, or the row itself.
+
+    A row without a representative among the rows before it becomes one. So every row lies within the threshold of its
+    representative, no chain links rows that differ, and of each group the first row represents it.
+
+    Args:
+        vectors: unit vectors, float32 of shape `(rows, width)`, an array or a memory map.
+        thresholds: least dot products.
+        kept_apart: whether an earlier and a later row may not be in one group, though they are that similar.
+        progress: called with the number of further rows that are done.
+
+    Returns:
+        Rows of the representatives, int64, and the dot products with them, float32, 1 for a row that represents itself;
+        each of shape `(thresholds, rows)`.
+    """
+    limits = np.asarray(thresholds, np.float32)
+    bound = np.nextafter(limits.min(), np.float32(-np.inf))
+    every = np.arange(len(vectors))
+    owner, cosine = np.tile(every, (len(limits), 1)), np.ones((len(limits), len(vectors)), np.float32)
+    for start, block in blocks(vectors, QUERIES):
+        first_rows = np.flatnonzero((owner[:, :start] == every[:start]).any(axis=0))
+        later, place, values = between(np.tril(block @ block.T, -1), bound)
+        earlier = place < later  # a bound below 0 lets in the zeros of `tril`
+        parts = [(later[earlier], start + place[earlier], values[earlier])]
+        for first in range(0, len(first_rows), ROWS):
+            rows = first_rows[first : first + ROWS]
+            later, place, values = between(block @ vectors[rows].T, bound)
+            parts.append((later, rows[place], values))
+        later, candidates, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        order = np.lexsort((candidates, -values, later))
+        ends = np.searchsorted(later[order], np.arange(len(block) + 1))
+        for row in np.flatnonzero(np.diff(ends)):
+            alone = np.arange(len(limits))  # thresholds at which the row has no representative yet
+            for at in order[ends[row] : ends[row + 1]]:
+                alone = alone[limits[alone] <= values[at]]
+                if not len(alone):
+                    break
+                candidate = candidates[at]
+                joins = owner[alone, candidate] == candidate
+                if joins.any() and not kept_apart(int(candidate), int(start + row)):
+                    owner[alone[joins], start + row], cosine[alone[joins], start + row] = candidate, values[at]
+                    alone = alone[~joins]
+        progress(len(block))
+    return owner, cosine
