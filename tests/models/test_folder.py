@@ -294,6 +294,23 @@ def test_truncated_vectors_are_the_first_numbers(tiny_model, tmp_path, unit):
     np.testing.assert_allclose(theirs.encode(SENTENCES, normalize_embeddings=unit), expected, atol=1e-6)
 
 
+def test_principal_directions(tiny_model):
+    """Fails if other directions than those of the greatest variance stay, or all of them change a cosine."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    vectors = encoder.encode(SENTENCES, normalize_embeddings=True)
+    values, columns = np.linalg.eigh(np.cov(vectors.T.astype(np.float64)))
+    for width in (vectors.shape[1], 4):
+        shorter = SentenceEncoder.from_pretrained(str(tiny_model))
+        shorter.truncate(width, SENTENCES)
+        expected = vectors @ columns[:, np.argsort(-values)[:width]]
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        units = shorter.encode(SENTENCES, normalize_embeddings=True)
+        assert units.shape == (len(SENTENCES), width)
+        np.testing.assert_allclose(units @ units.T, expected @ expected.T, atol=1e-4)
+        if width == vectors.shape[1]:
+            np.testing.assert_allclose(units @ units.T, vectors @ vectors.T, atol=1e-5)
+
+
 @pytest.mark.parametrize("text", ["[", '[{"idx": 0}]', "5"])
 def test_damaged_modules_are_replaced(tmp_path, text):
     """Fails if a run cannot be resumed from before a torn checkpoint, since it ends where that is written again."""

@@ -26,7 +26,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import IDENTITY, Dense, Normalize, Pooling, projection
+from cosent.models.modules import Dense, Normalize, Pooling, projection
 from cosent.models.text_model import TextModel
 
 
@@ -114,25 +114,6 @@ class SentenceEncoder(TextModel):
         weight = torch.from_numpy(np.ascontiguousarray(directions[:dim], np.float32))
         modules.insert(end, projection(weight).to(self.device))
         self.after_pooling = nn.Sequential(*modules)
-
-    @property
-    def nested(self) -> bool:
-        """Whether vectors may be cut further: `truncate` has projected them onto principal directions."""
-        layers = [module for module in self.after_pooling if not isinstance(module, Normalize)]
-        if not layers or not isinstance(layers[-1], Dense):
-            return False
-        weight, bias, rounding = layers[-1].linear.weight, layers[-1].linear.bias, 1e-3
-        if not isinstance(layers[-1].linear, nn.Linear):  # in int8
-            weight, bias, rounding = weight().dequantize(), bias(), 1e-2
-        weight = weight.detach().float().cpu()
-        eye = torch.eye(*weight.shape)
-        orthonormal = torch.allclose(weight @ weight.T, eye[:, : len(weight)], atol=rounding)
-        return (
-            bias is None
-            and layers[-1].named == IDENTITY
-            and orthonormal
-            and not torch.allclose(weight, eye, atol=rounding)
-        )
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
         """Applies and keeps a folder's settings besides its modules; `unused` are weights that nothing here reads."""
