@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-SLICE = 0.2  # seconds, about, that a slice of work takes
+SLICE = 0.1  # seconds, about, that a slice of work takes
 MOST_WAITING = 256  # requests; one more is refused
 
 
@@ -77,12 +77,14 @@ class Batches:
                 continue
             work, started = parts[0][0].work, time.monotonic()
             await self.answer(parts)
+            # Behind those that came meanwhile.
+            self.waiting += [request for request, _ in parts if request.taken < len(request.things)]
             cost = sum(work.cost(thing) for _, things in parts for thing in things)
             measured = SLICE * cost / (time.monotonic() - started)
             work.room = min(max(measured, work.room / 4), work.room * 4)
 
     def next_slice(self) -> list[tuple[Request, list]]:
-        """The next things to compute: of all requests for the work of the first one, to each an equal share."""
+        """The next things to compute, an equal share of each request for the work of the first one; they leave the queue."""
         waiting = [request for request in self.waiting if not request.future.done()]
         alike = [request for request in waiting if request.work is waiting[0].work]
         parts: list[tuple[Request, list]] = []
@@ -98,7 +100,6 @@ class Batches:
             parts.append((request, request.things[start : request.taken]))
         served = [request for request, _ in parts]
         self.waiting = [request for request in waiting if request not in served]
-        self.waiting += [request for request in served if request.taken < len(request.things)]
         return parts
 
     async def answer(self, parts: list[tuple[Request, list]]) -> None:
