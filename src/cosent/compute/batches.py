@@ -84,7 +84,7 @@ class Batches:
             work.room = min(max(measured, work.room / 4), work.room * 4)
 
     def next_slice(self) -> list[tuple[Request, list]]:
-        """The next things to compute, an equal share of each request for the work of the first one; they leave the queue."""
+        """The next things to compute: an equal share of each request for the first work; they leave the queue."""
         waiting = [request for request in self.waiting if not request.future.done()]
         alike = [request for request in waiting if request.work is waiting[0].work]
         parts: list[tuple[Request, list]] = []
