@@ -36,7 +36,7 @@ def rank() -> int:
 
 
 def local_world_size() -> int:
-    """Processes on this machine, of those that train or compute together."""
+    """Number of this job's processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if world_size() > 1 else 1
 
 

@@ -57,7 +57,7 @@ def window(text: str, characters: int) -> str:
 
 
 def chunks(reads: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Splits pairs of a text and its part into lists whose parts have at most about `CHUNK_CHARACTERS` characters."""
+    """Splits pairs of a text and its part into lists of about `CHUNK_CHARACTERS` characters of parts."""
     start = characters = 0
     for position, (_, part) in enumerate(reads):
         characters += len(part)
@@ -67,7 +67,7 @@ def chunks(reads: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
 
 
 def settled(row, limit: int, end: int) -> bool:
-    """Whether the first `limit` tokens of a prefix are final, whatever text follows.
+    """Whether the first `limit` tokens stay the same, whatever follows the prefix.
 
     They are, if they end before the character `end` and two words that come after them are in the part: rules that
     split words look at no more than the next one, and merges stay within a word.
@@ -95,7 +95,7 @@ def frame(row) -> list[list[int]]:
 
 
 def sample(found: dict[str, Contents]) -> str:
-    """The shortest text that has tokens, "" if none has, to see what the tokenizer puts around it."""
+    """The shortest text with tokens, "" if there is none; it shows which special tokens surround a text."""
     return min((text for text, content in found.items() if content.total), key=len, default="")
 
 

@@ -33,7 +33,7 @@ def mse_loss(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def joint_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of one head for two tasks: classes 0-1 are those of similarity rows, 2-4 those of NLI rows.
+    """Mean cross entropy of one head for two tasks: classes 0-1 for similarity rows, 2-4 for NLI rows.
 
     A row's softmax runs over the columns of its own task; the others get no gradient from it. Rows weigh the same.
 

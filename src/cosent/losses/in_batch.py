@@ -26,7 +26,7 @@ def infonce_loss(
     groups: Tensor,
     scale: float = COSINE_SCALE,
 ) -> Tensor:
-    """Mean cross entropy of retrieving each sentence of a similar pair by the other one, among those of all pairs.
+    """Mean cross entropy of retrieving each sentence of a similar pair by the other, among all sentences.
 
     `mean over similar i of (log(sum over j of exp(scale * cos(u[i], v[j]))) + log(sum over j of exp(scale * cos(u[j],
     v[i])))) / 2 - scale * cos(u[i], v[i])`, where j runs over i and its negatives. Pairs that are not similar add

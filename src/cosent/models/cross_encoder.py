@@ -53,7 +53,7 @@ BINARY_CLASSES = ("dissimilar", "similar")  # the label is the position
 
 
 def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
-    """Indices of the logits for similar and dissimilar, whose difference is the score; of a single one, 0 and None."""
+    """Indices of the logits for similar and dissimilar (the score is their difference); 0 and None for one logit."""
     names = [re.sub(r"[\s-]+", "_", str(id2label[number]).strip().lower()) for number in sorted(id2label)]
     if len(names) == 1:
         return 0, None

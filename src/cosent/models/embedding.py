@@ -30,7 +30,7 @@ REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for o
 
 
 def as_texts(texts: str | Collection[str]) -> list[str]:
-    """The list of texts that a public function got, of a single text too; refuses anything but strings in an order."""
+    """The texts of a public function as a list, also a single text; refuses anything but a sequence of strings."""
     texts = [texts] if isinstance(texts, str) else texts
     if isinstance(texts, Set | Mapping) or not isinstance(texts, Collection):
         raise InputError(f"Expected a list of sentences, got {type(texts).__name__}. Pass a list.")

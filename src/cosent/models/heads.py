@@ -30,7 +30,7 @@ def patterns_of_heads(config) -> list[str]:
 
 
 def logits_of_tokens(model: nn.Module, tokens: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Logits `(batch, classes)` of a classifier whose backbone gave the token vectors `(batch, longest, hidden)`.
+    """Logits `(batch, classes)` of a classifier from token vectors `(batch, longest, hidden)` of its backbone.
 
     The classifier's own `forward` computes them, on a copy with all its modules but the backbone: every architecture's
     head reads what it always reads, whether [CLS], a mean or the last token.
@@ -44,7 +44,7 @@ def logits_of_tokens(model: nn.Module, tokens: torch.Tensor, inputs: dict[str, t
 
 
 class KnownTokens(nn.Module):
-    """In the place of a backbone whose token vectors have been computed: adds what its pooler makes of them."""
+    """Stands in for a backbone: returns token vectors that were computed before, and their pooling."""
 
     def __init__(self, backbone: nn.Module, tokens: torch.Tensor):
         super().__init__()

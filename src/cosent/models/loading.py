@@ -211,7 +211,7 @@ def load_tokenizer(path: str, model: nn.Module | None = None, **options):
 
 
 def freeze_sines(model: nn.Module) -> None:
-    """Freezes a RoFormer's table of sines, whose gradient DistributedDataParallel would wait for forever."""
+    """Freezes a RoFormer's table of sines: DistributedDataParallel would wait for its gradient forever."""
     for name, parameter in model.named_parameters():
         if "embed_positions." in name:
             parameter.requires_grad_(False)

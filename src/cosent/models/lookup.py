@@ -53,7 +53,7 @@ class LookupConfig(PreTrainedConfig):
 
 
 class LookupModel(PreTrainedModel):
-    """Reads token ids, returns `last_hidden_state`: for every token its row plus that of the pair that ends there.
+    """Reads token ids; `last_hidden_state` is the row of each token plus the row of the pair that ends there.
 
     Attributes:
         keys: int32 of shape `(entries,)`, ascending: the id of a character, or of a pair `first * vocab_size + second`.

@@ -169,7 +169,7 @@ def four_bit_config():
 
 
 def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Dequantises to float32 what a model has in 4 bits, in its state dict or in that of a module around it."""
+    """Dequantises 4-bit weights of a model to float32, in its state dict or the state dict of an outer module."""
     quantized = {
         name: module.weight
         for name, module in model.named_modules()

@@ -16,7 +16,7 @@ PRINTED |= {"mlm", "neighbour", "compare", "tokens", "minutes"}
 
 
 class DeadBatchReport(TrainerCallback):
-    """Counts the batches of an epoch whose loss and gradient are exactly 0, since they hold nothing to compare."""
+    """Counts the batches of an epoch with nothing to compare: loss and gradient are exactly 0."""
 
     batches = 0
     alive: torch.Tensor | int = 0

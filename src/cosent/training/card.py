@@ -133,7 +133,7 @@ def kind_of(folder: Path, record: RunRecord) -> str:
 
 
 def manifests(record: RunRecord) -> dict[str, Manifest]:
-    """Manifests of the corpora of the run; without those that have been prepared anew since."""
+    """Manifests of the run's corpora, except corpora that have been prepared again since."""
     files = {name: Path(corpus.folder, MANIFEST_NAME) for name, corpus in record.corpora.items()}
     return {
         name: Manifest.load(file.parent)

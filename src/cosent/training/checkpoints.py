@@ -50,10 +50,10 @@ def has_finished(args: TrainingArguments) -> bool:
         return False
     finished = read_record(args.output_dir)
     for name in ("num_train_epochs", "max_steps"):
-        asked, trained = getattr(args, name), finished.recipe.get(name) if finished else None
-        if trained is not None and asked != trained:
+        value, trained = getattr(args, name), finished.recipe.get(name) if finished else None
+        if trained is not None and value != trained:
             raise InputError(
-                f"The run in {args.output_dir} has finished, with --{name} {trained:g} and not {asked:g}. To train it "
+                f"The run in {args.output_dir} has finished, with --{name} {trained:g} and not {value:g}. To train it "
                 f"further: --model_name_or_path {args.output_dir} --output_dir NEW. To train from the start: "
                 "--overwrite_output_dir true without --resume_from_checkpoint."
             )
@@ -154,7 +154,7 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
 
 
 def remove_run(folder: Path) -> None:
-    """Removes the model of a folder, and what is said about it."""
+    """Removes a model from a folder, with its card, record, rules and scores."""
     remove_model(folder)
     for name in (RECORD_NAME, DECISION_NAME, SCORES_NAME, QUERIES_NAME):
         (folder / name).unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def remove_run(folder: Path) -> None:
 
 @contextmanager
 def final_folder(args: TrainingArguments, output_dir: str | None = None) -> Iterator[Path]:
-    """A hidden folder for the final model, whose content replaces the model of the output folder at the end.
+    """A hidden folder for the final model; at the end, its content replaces the model in the output folder.
 
     Its config, without which no library reads a model, comes last, and then the mark of the unfinished run goes. A
     process that does not save gets the output folder itself.
@@ -179,7 +179,7 @@ def final_folder(args: TrainingArguments, output_dir: str | None = None) -> Iter
 
 
 def check_settings(checkpoint: Path, settings: dict) -> None:
-    """Refuses to resume a run with settings other than those that it was started with."""
+    """Refuses to resume a run with other settings than it was started with."""
     file = checkpoint / SETTINGS_NAME
     if not file.is_file():
         raise InputError(

@@ -151,7 +151,7 @@ def check_text(args: DataArguments, loss: str | Mapping[str, str]) -> None:
 
 
 def warn_of_missing_prompts(corpora: RunCorpora, prefixes: Prefixes, both_sides: bool) -> None:
-    """Warns about corpora whose raw rows had a prompt that this run does not put before the first sentences."""
+    """Warns about corpora with a prompt in their raw rows that this run does not put before first sentences."""
     for name, corpus in corpora.by_name.items():
         if (prompt := corpus.manifest.prompt) and prefixes[0] != prompt:
             flag = f"--prompt {shlex.quote(prompt)}" + (" ''" if both_sides else "")

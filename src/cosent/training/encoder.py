@@ -11,7 +11,7 @@ from cosent.training.arguments import ModelArguments
 
 
 def build_encoder(args: ModelArguments, classes: int, max_length: int, seed: int) -> SentenceEncoder | CrossEncoder:
-    """The encoder to train; `max_length` is a default, `classes` those of a cross-encoder."""
+    """Loads the encoder to train; `max_length` is a default, `classes` the logits of a cross-encoder."""
     other = {"pooling": args.pooling} if args.tower == "cross_encoder" else {}
     if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
         other = {"segment_ids": args.segment_ids}

@@ -51,7 +51,7 @@ class Evaluation:
     queries: dict[str, dict[str, tuple[str, dict[str, np.ndarray]]]] = field(default_factory=dict)
 
     def decide_jointly(self, names: Iterable[str]) -> None:
-        """Adds the `joint_rule` of those of the corpora that have a rule."""
+        """Adds the `joint_rule` of all named corpora with a rule."""
         pairs = {name: self.scores[name]["validation"] for name in names if name in self.rules}
         self.rules = joint_rule(self.rules, {name: (split["scores"], split["labels"]) for name, split in pairs.items()})
 

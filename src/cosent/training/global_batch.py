@@ -64,7 +64,7 @@ def pair_metrics(
 def metrics_of(
     prediction: EvalPrediction, compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None
 ) -> dict[str, float]:
-    """`pair_metrics` of the predictions of a trainer, and those of the user's function; none without scores."""
+    """`pair_metrics` of a trainer's predictions and the user's own metrics; none without scores."""
     if "scores" not in prediction.predictions:
         return {}
     metrics = pair_metrics(prediction.predictions, prediction.label_ids)
@@ -231,7 +231,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             return super().get_test_dataloader(self.readable(test_dataset, "test"))
 
     def readable(self, pairs: Any, where: str, name: str | None = None) -> Any:
-        """Rows as tokenised pairs; what is tokenised, or the name of a set, stays as it is."""
+        """Tokenises rows; tokenised pairs, and the name of a set, stay as they are."""
         is_read = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
         return pairs if is_read else self.evaluation_set(check_rows(pairs, where), where, name)
 

@@ -85,7 +85,7 @@ ABOVE_0 = ("scale", "negative_weight", "contrastive_weight")
 def build_objective(
     loss: Loss, parameters: Mapping[str, Any], manifests: list[Labels], tower: str = "bi_encoder"
 ) -> Objective:
-    """Binds a loss and its parameters, for one corpus or several.
+    """Builds the objective of a training: a loss with its parameters, checked against the labels.
 
     Args:
         parameters: values for the loss's own parameters, numbers or their text, e.g. `{"scale": 20.0}`, and of a

@@ -345,7 +345,7 @@ class EvaluationSet(torch.utils.data.Dataset):
 def selection(
     args: PairTrainingArguments, sets: Mapping[str, EvaluationSet]
 ) -> EvaluationSet | dict[str, EvaluationSet] | None:
-    """Evaluation sets of Trainer: one set, or a dict whose mean metric selects the best epoch.
+    """Evaluation sets that select the best epoch: one, or a dict compared by its mean metric.
 
     Sets `args` to keep the last epoch if none of the sets can select.
     """

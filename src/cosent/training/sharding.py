@@ -54,7 +54,7 @@ def check_strategy(accelerator: Accelerator, precision: str) -> None:
 
 
 def layer_classes(model: nn.Module) -> list[str]:
-    """Class names of a backbone's layers, those of its deepest stack, which FSDP shards one by one.
+    """Class names of the layers in a backbone's deepest stack; FSDP shards them one by one.
 
     transformers names them in `_no_split_modules` for BERT and RoBERTa, but not for ELECTRA, RoFormer or DeBERTa.
     """

@@ -131,12 +131,12 @@ class StudentCollator(PairCollator):
 
     def both_directions(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
         sources, targets = [], []
-        for first, second, own in pairs:
+        for first, second, pair_targets in pairs:
             if self.corruption is not None:
-                generator = np.random.default_rng((self.seed, int(self.epoch), int(own["row"])))
+                generator = np.random.default_rng((self.seed, int(self.epoch), int(pair_targets["row"])))
             for source, target in ((first, second), (second, first)):
                 sources.append(source if self.corruption is None else self.corruption(source, generator))
-                targets.append(target[1:] if own["synonyms"] else target[:0])
+                targets.append(target[1:] if pair_targets["synonyms"] else target[:0])
         starts = np.array([len(source) for source in sources])
         ends = starts + [len(target) for target in targets]
         place = np.arange(ends.max())

@@ -185,7 +185,7 @@ def in_points(difference: float, low: float, high: float) -> str:
 def warn_of_fall(
     trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation, predictions: dict[str, np.ndarray | dict]
 ) -> None:
-    """Warns, at the first validation of a training, about metrics that are clearly below those of the start."""
+    """Warns at the first validation of a training about metrics clearly below the start."""
     rows, name = corpus.split("validation"), corpus.manifest.name
     scores = {"now": predictions["scores"], "spearman": before.scores[name]["validation"]["scores"]}
     measured = predictions.get("queries"), before.queries.get(name, {}).get("validation", (None, None))[1]
