@@ -36,7 +36,7 @@ class GlobalLossTrainer(ResumableTrainer):
     """Trainer whose loss compares the pairs of the global batch, under any strategy and with gradient caching.
 
     The loss is independent of the tower: a model returns a dict of tensors with the same number of rows for each pair.
-    A subclass names those that the loss reads (`loss_inputs`) and computes it (`batch_loss`).
+    A subclass names the tensors that the loss reads (`loss_inputs`) and computes the loss (`batch_loss`).
     """
 
     targets: tuple[str, ...] = ("labels",)  # entries of a batch that go to the loss, not to the model
@@ -69,23 +69,6 @@ class GlobalLossTrainer(ResumableTrainer):
             raise self.divergence(float(loss))
         self.count_batch()
         return loss
-
-    def divergence(self, loss: float) -> InputError:
-        """Why the loss of the last batch is not finite, and what to do."""
-        outputs, targets = self.last_batch
-        labels, broken = targets["labels"], [name for name in outputs if not torch.isfinite(outputs[name]).all()]
-        if broken:
-            reason = f"the model's {' and '.join(broken)} are not finite. Train again with a lower --learning_rate."
-        elif (labels == labels[0]).all():
-            reason = "all its labels are equal, for which the loss has no value. Return 0 for such a batch."
-        else:
-            reason = "the loss divides by 0, or takes a root or logarithm of 0. Add a small number there."
-        where = f"step {self.state.global_step + 1}, in a batch of {self.corpus_of(targets)}"
-        return InputError(f"Training diverged: the loss is {loss:g} at {where}: {reason}")
-
-    def corpus_of(self, targets: Outputs) -> str:
-        """The corpus of a batch with these targets, for messages."""
-        return "the training pairs"
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         targets, real_pairs = self.pop_targets(inputs), inputs.pop("real_pairs", None)
@@ -166,3 +149,20 @@ class GlobalLossTrainer(ResumableTrainer):
     def fast_linears(self) -> AbstractContextManager[None]:
         """oneDNN where it helps, except under torch.compile, which would recompile at every step."""
         return nullcontext() if self.args.torch_compile else trainable_onednn_linears()
+
+    def divergence(self, loss: float) -> InputError:
+        """Why the loss of the last batch is not finite, and what to do."""
+        outputs, targets = self.last_batch
+        labels, broken = targets["labels"], [name for name in outputs if not torch.isfinite(outputs[name]).all()]
+        if broken:
+            reason = f"the model's {' and '.join(broken)} are not finite. Train again with a lower --learning_rate."
+        elif (labels == labels[0]).all():
+            reason = "all its labels are equal, for which the loss has no value. Return 0 for such a batch."
+        else:
+            reason = "the loss divides by 0, or takes a root or logarithm of 0. Add a small number there."
+        where = f"step {self.state.global_step + 1}, in a batch of {self.corpus_of(targets)}"
+        return InputError(f"Training diverged: the loss is {loss:g} at {where}: {reason}")
+
+    def corpus_of(self, targets: Outputs) -> str:
+        """The corpus of a batch with these targets, for messages."""
+        return "the training pairs"
