@@ -16,6 +16,8 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.embedding import batch_bounds, embed, quantized, sorted_tokens
+from cosent.models.student import Student
+from cosent.search.index import Index
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
@@ -170,3 +172,29 @@ def test_what_is_not_finite_leaves_no_model(encoder, cross, tmp_path, job):
         broken.bfloat16().encode(["红色的苹果"])
     with pytest.raises(InputError, match="nan.*'甲' and '乙'"):
         bad_cross.similarity(["甲"], ["乙"])
+
+
+def test_one_text_is_a_list_of_one(tiny_bi, tiny_cross, tiny_student):
+    """Fails if a public function takes a single string for a list of characters, or answers it in another way."""
+    encoder, cross = SentenceEncoder.from_pretrained(str(tiny_bi)), CrossEncoder.from_pretrained(str(tiny_cross))
+    student, index = Student.from_pretrained(str(tiny_student)), Index.of(["怎么还款", "今天天气"], encoder)
+    for name, function in (
+        ("encode", encoder.encode),
+        ("encode_query", encoder.encode_query),
+        ("encode_document", encoder.encode_document),
+        ("similarity", lambda texts: encoder.similarity(texts, texts)),
+        ("similarity of a cross-encoder", lambda texts: cross.similarity(texts, texts)),
+        ("search", index.search),
+        ("similar_sentences", lambda texts: student.similar_sentences(texts, keep=2, num_samples=2, max_length=8)),
+    ):
+        single, (listed,) = function("如何还款"), function(["如何还款"])
+        if isinstance(single, list):
+            assert single == listed, name
+        else:
+            np.testing.assert_allclose(single, listed, atol=1e-6, err_msg=name)
+    assert cross.rank("怎么还款", "如何还款") == cross.rank("怎么还款", ["如何还款"])
+    assert Index.of("怎么还款", encoder).sentences == ["怎么还款"]
+    for texts in (3, {"怎么还款"}, ["怎么还款", 3], None):
+        for function in (encoder.encode, index.search, student.similar_sentences):
+            with pytest.raises(InputError, match="sentences"):
+                function(texts)
