@@ -3,10 +3,10 @@
 python -m lab.claims        then python -m lab.tables writes lab/claims.md
 
 A claim says that a difference of two rows is positive (`above`) or smaller than a point (`equal`). Its p-value is that
-of Student's t over test rows and seeds. The primary family is judged by Holm's procedure (any wrong verdict has a
+of Student's t over test rows and seeds. A family with a name is judged by Holm's procedure (any wrong verdict has a
 probability below 5%), the others by Benjamini and Hochberg's (an expected 5% of the verdicts are wrong). Fewer than
-three seeds decide nothing, and what one model shows has no p-value. A share of a score has a second verdict, as
-`gain`, on the same share of what training gains.
+three seeds decide nothing, and what one seed or one model shows is tallied apart. A share of a score has a second
+verdict, as `gain`, on the same share of what training gains.
 
 Sources: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure; Benjamini and Hochberg 1995, Controlling
 the False Discovery Rate.
@@ -99,11 +99,11 @@ def add_verdicts(rows: list[Claim]) -> None:
     rows = [*rows, *(row["gain"] for row in rows if "gain" in row)]
     measured = [row for row in rows if "mean" in row and "verdict" not in row]
     tested = [row for row in measured if row["seeds"] >= SEEDS and "error" in row and "one_model" not in row]
-    for procedure, primary in ((holm, True), (benjamini_hochberg, False)):
-        family = [row for row in tested if (row.get("family") == "primary") is primary]
+    for name in dict.fromkeys([None, *(row.get("family") for row in tested)]):
+        family = [row for row in tested if row.get("family") == name]
         for row in family:
             row["p"] = p_value(row)
-        level = PRIMARY_LEVEL if primary else LEVEL
+        procedure, level = holm if name else benjamini_hochberg, PRIMARY_LEVEL if name == "primary" else LEVEL
         for row, decided in zip(family, procedure([row["p"] for row in family], level), strict=True):
             row["verdict"] = verdict(row, decided, level / len(family))
     for row in measured:

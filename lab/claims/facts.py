@@ -18,7 +18,7 @@ from lab.tables.studies import with_interval
 
 Fact = tuple[str, str]  # figure, verdict
 NAMES = {"sbert": "Sentence-BERT", "cosent": "CoSENT"}
-AGREES, DISAGREES, OPEN = "agrees", "disagrees", "unresolved at this size"
+AGREES, DISAGREES, OPEN, ONE_SEED = "agrees", "disagrees", "unresolved at this size", "one seed"
 LABELLED = tuple(name for name in CORPORA if name != "pawsx")  # corpora with a training split
 
 
@@ -63,7 +63,7 @@ def plain_below_untrained() -> Fact:
     ends = [value for value in study.tried["cosine_linear", "stsb"].values() if value < min(starts)]
     start, random, *low = (f"{100 * value:.1f}" for value in (*starts, *ends))
     text = f"{' and '.join(low)} at the highest rates; untrained {start}, random weights {random} (validation)"
-    return text, all_or_open([bool(ends)])
+    return text, ONE_SEED
 
 
 def hard_to_tune() -> Fact:
@@ -73,9 +73,7 @@ def hard_to_tune() -> Fact:
     spans = {key: 100 * np.ptp(list(values.values())) for key, values in study.tried.items()}
     pairs = {corpus: (spans["sbert", corpus], spans["cosent", corpus]) for corpus in study.corpora}
     text = ", ".join(f"{theirs:.1f} against {ours:.1f} {corpus}" for corpus, (theirs, ours) in pairs.items())
-    return f"range over 1e-4 to 1e-3 (one seed): {text}", all_or_open(
-        [theirs > ours for theirs, ours in pairs.values()]
-    )
+    return f"range over 1e-4 to 1e-3, on 5,000 pairs: {text}; on ATEC it learns nothing from them", ONE_SEED
 
 
 def settings_needed() -> Fact:
@@ -85,7 +83,7 @@ def settings_needed() -> Fact:
     for (method, _), tried in study.tried.items():
         expected = best_of_k([100 * value for value in tried.values() if value is not None])
         needed[method] = next(k for k, value in enumerate(expected, 1) if value > expected[-1] - 1)
-    return ", ".join(f"{name} {needed[loss]}" for loss, name in NAMES.items()) + " of 18 settings (one seed)", OPEN
+    return ", ".join(f"{name} {needed[loss]}" for loss, name in NAMES.items()) + " of 18 settings", ONE_SEED
 
 
 def best_of_k(values: list[float]) -> list[float]:

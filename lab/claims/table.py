@@ -12,7 +12,8 @@ from cosent.comparing.document import Cell, markdown_table
 from lab import RESULTS
 from lab.tables.studies import median, with_interval
 
-VERDICTS = ("agrees", "disagrees", "within a point", "unresolved at this size")
+ONE = "one seed or model"
+VERDICTS = ("agrees", "disagrees", "within a point", "unresolved at this size", ONE)
 UNITS = {"accuracy": "accuracy", "recall_at_10": "Recall@10", "first_epoch": "validation", "epochs_to_90": "epochs"}
 HEADER = ["claim", "source's figure", "ours [95%]", "differs from the source in; notes", "verdict"]
 DETAILS = ["theme", "claim", "under", "source", "ours", "verdict", "study", "difference", "setting", "seeds", "p"]
@@ -44,7 +45,8 @@ def claims_table(result: dict[str, Any]) -> str:
 def tally(rows: list[dict[str, Any]], theme: str | None) -> list[Cell]:
     """Number of each verdict in a theme, or in all."""
     ours = [row for row in rows if theme in (None, row["theme"])]
-    counts = [sum(row.get("verdict") == name for row in ours) for name in VERDICTS]
+    each = [ONE if "one_model" in row or row.get("verdict") == "one seed" else row.get("verdict") for row in ours]
+    counts = [each.count(name) for name in VERDICTS]
     return [theme or "all", *counts, sum("verdict" not in row for row in ours)]
 
 

@@ -31,18 +31,13 @@ from lab.benchmarks.quickstart import quickstart_table
 from lab.benchmarks.roformer_sim import roformer_sim_table, ten_pairs_table
 from lab.benchmarks.speed.__main__ import speed_table
 from lab.claims.table import claims_table
+from lab.tables import differences
+from lab.tables.compared import corpora_table, retrieval_table, thresholds_table
 from lab.tables.figures import fill_figures, passages
 from lab.tables.pictures import picture
 from lab.tables.reference import reference
 from lab.tables.rows import read_study
-from lab.tables.studies import (
-    corpora_table,
-    probabilities_table,
-    retrieval_table,
-    seen_table,
-    study_table,
-)
-from lab.tables.thresholds import thresholds_table
+from lab.tables.studies import probabilities_table, seen_table, study_table
 
 BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 VIEWS = {  # of a study
@@ -78,6 +73,8 @@ def main(args: argparse.Namespace, root: Path = ROOT) -> None:
             stale.append(str(file))
             if not args.check:
                 file.write_text(current, encoding="utf-8")
+    if not args.check and root == ROOT:
+        differences.save(everything=not args.files)
     for name in stale:
         print(f"{name}: {'not current; run python -m lab.tables' if args.check else 'filled'}")
     if args.check and stale:

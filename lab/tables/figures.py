@@ -28,8 +28,9 @@ import yaml
 from cosent.comparing.results import Study
 from cosent.errors import InputError
 from lab import RESULTS, ROOT
-from lab.claims.measures import of_fusion, of_row, of_studies, study_of
-from lab.tables.studies import kept_claims, with_interval
+from lab.claims.measures import of_row, study_of
+from lab.tables.differences import difference, fusion
+from lab.tables.studies import with_interval
 
 QUERY = re.compile(r"\{([^{}]+)\}")
 VALUE = r"([-+\d.,±/*\[\]\s]{1,40}?)"
@@ -38,9 +39,12 @@ FIELDS = ("name", "claim", "loss")  # by which an item of a list is known
 
 def passages(page: Path, root: Path = ROOT) -> list[str]:
     """The passages of a page; none of a page of another folder."""
-    file = root / "lab/tables/figures.yaml"
-    listed = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return listed.get(os.path.relpath(page, root), [])
+    return pages_of(root / "lab/tables/figures.yaml").get(os.path.relpath(page, root), [])
+
+
+@cache
+def pages_of(file: Path) -> dict[str, list[str]]:
+    return yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader) if file.is_file() else {}
 
 
 def fill_figures(text: str, listed: list[str], of: Callable[[str], str] | None = None) -> str:
@@ -91,8 +95,7 @@ def of_study(names: str, rows: str, corpus: str, form: str = "± .2f", metric: s
     if form == "interval":
         return with_interval(*between(names, (first, other[0]), corpus, metric))
     if form == "fused":
-        claim = {"claim": "", "source": "", "compared": (first, other[0]), "corpus": corpus}
-        found = of_fusion(claim, pair_of(names)[0])
+        found = fusion(names, (first, other[0]), corpus)
         return with_interval(found["mean"], found["low"], found["high"])
     if form.startswith("tried"):
         grid = pair_of(names)[0].tried[first, corpus]
@@ -117,13 +120,8 @@ def pair_of(names: str) -> list[Study]:
 
 
 def between(names: str, rows: tuple[str, str], corpus: str, metric: str) -> tuple[float, float, float]:
-    """A difference and the ends of its interval: those of the claim about it, if there is one."""
-    kept = kept_claims().get((names, rows, corpus, metric))
-    if kept is None:
-        first, second = pair_of(names)
-        claim = {"claim": "", "source": "", "compared": rows, "corpus": corpus, "quantity": metric}
-        kept = of_studies(claim, (first, second)) or {}
-    return kept["mean"], kept["low"], kept["high"]
+    found = difference(names, rows, corpus, metric)
+    return found["mean"], found["low"], found["high"]
 
 
 def shown(values: list[float], form: str) -> str:

@@ -17,9 +17,9 @@ from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
 from lab.benchmarks.adds import adds_picture
 from lab.claims.measures import of_studies, study_of
+from lab.tables.compared import thresholds_picture
 from lab.tables.curves import DASHES, draw_curves
 from lab.tables.studies import audited
-from lab.tables.thresholds import thresholds_picture
 
 # By corpus: pairs that a run reads in all, the study, and its rows of CoSENT and Sentence-BERT.
 BUDGETS = {
@@ -104,7 +104,7 @@ def against_others() -> str:
     """CoSENT minus the losses that it is compared with, by corpus, with 95% intervals.
 
     Of models from `mini`, tested on the corpus that they were trained on; where several claims measured one, the first
-    of claims.yaml: cross entropy at CoSENT's learning rate before the one that a grid of few pairs misled.
+    of claims.yaml.
     """
     rows: dict[str, tuple[float, float, float]] = {}
     for claim in read("claims")["rows"]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries
+from cosent.comparing.comparison import by_seed
 from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.comparing.report import setting
 from cosent.comparing.results import Result, Study
@@ -21,11 +21,8 @@ from lab.tables.columns import (
     Column,
     error_rows,
     minutes,
-    most_runs,
     peak_mib,
     rows_of,
-    score,
-    start_rows,
     trained_share,
 )
 from lab.tables.rows import read_test_rows
@@ -81,62 +78,10 @@ def overlap_cell(corpus: str) -> str | None:
     return None if (value := overlap(corpus)) is None else f"{value:.2f}"
 
 
-def corpora_table(study: Study) -> str:
-    """Test Spearman x100 of the baselines and of CoSENT, a row per corpus, and how far CoSENT is ahead of each method.
-
-    The sign of the gap to Sentence-BERT in kexue.fm 8847 is that of its BERT models, or level within a point.
-    """
-    bert = {row["method"]: row for row in published()[0]["rows"] if row["encoder"] == "BERT"}
-    rows: list[list[Cell]] = []
-    for corpus in study.corpora:
-        runs = by_seed(study, corpus)
-        cells = {name: tested(corpus)(list(seeds.values())) for name, seeds in runs.items()}
-        start = times_100([next(iter(runs["cosent"].values())).test(corpus, moment="before")])
-        pairs = [("cosent", name) for name in ("sbert", "sbert_regression")]
-        claims = [kept_claims().get((study.name, pair, corpus, "spearman")) for pair in pairs]
-        gaps = [
-            claim and f"{with_interval(claim['mean'], claim['low'], claim['high'])}{median(claim.get('gaps', []))}"
-            for claim in claims
-        ]
-        run = next(iter(runs["cosent"].values()))
-        budget = f"{run_length([run])}, {run.train_pairs:,}"
-        gap = bert["cosent"][corpus] - bert["sbert"][corpus]
-        sign = "level" if abs(gap) < 1 else "ahead" if gap > 0 else "behind"
-        means = [cells.get(name) for name in ("sbert", "sbert_regression", "cosent")]
-        rows.append([corpus, overlap_cell(corpus), start, *means, *gaps, min(map(len, runs.values())), budget, sign])
-    header = ["test Spearman x100", "character overlap", "untrained", "Sentence-BERT, two classes"]
-    header += ["Sentence-BERT, regression", "CoSENT", "CoSENT minus two classes [95%]", "CoSENT minus regression [95%]"]
-    header += ["seeds", "epochs, pairs", "CoSENT in kexue.fm 8847"]
-    return f"{markdown_table(header, rows)}\n\n{protocol(study.results, study.tune)}"
-
-
 @cache
 def published() -> list[dict[str, Any]]:
     """The tables of the sources."""
     return yaml.safe_load((ROOT / "lab/claims/published.yaml").read_text(encoding="utf-8"))
-
-
-@cache
-def kept_claims() -> dict[tuple[str, tuple[str, ...], str, str], dict[str, Any]]:
-    """Measured differences of lab/results/claims.json, by study, rows, corpus and quantity."""
-    rows = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))["rows"]
-
-    def key_of(row: dict[str, Any]) -> tuple[str, tuple[str, ...], str, str]:
-        study = row["study"] if isinstance(row["study"], str) else " + ".join(row["study"])
-        return study, tuple(row["compared"]), row["corpus"], row.get("quantity", "spearman")
-
-    return {
-        key_of(row): row for row in rows if "low" in row and "study" in row and not row.keys() & {"share", "beyond"}
-    }
-
-
-def gap_of(found: Compared, pair: tuple[str, str], sign: int) -> str | None:
-    """How far the first method is ahead of the second, or behind it for a sign of -1, with its interval."""
-    if pair not in found:
-        return None
-    each = found[pair][0]
-    mean, low, high = (0.0 + 100 * sign * value for value in (each.mean, each.low, each.high))
-    return with_interval(mean, min(low, high), max(low, high))
 
 
 def median(values: list[float], form: str = "+.1f") -> str:
@@ -162,29 +107,6 @@ def with_interval(mean: float, low: float, high: float) -> str:
 def probabilities_table(study: Study) -> str:
     """Errors of probabilities and raw scores."""
     return f"{markdown_table(ERROR_HEADER, error_rows(study))}\n\nOn test; means over seeds. {protocol(study.results)}"
-
-
-def retrieval_table(study: Study) -> str:
-    """Spearman, Recall@1 and Recall@10 of each method, and both less those of the first method."""
-    parts = []
-    for corpus in study.corpora:
-        runs = by_seed(study, corpus, "queries")
-        if not runs:
-            continue
-        first = next(iter(runs))
-        compared = (compare(runs, corpus), compare_queries(runs, corpus, "recall_at_10"))
-        every = [run for seeds in runs.values() for run in seeds.values()]
-        rows = [["character overlap, no model", overlap_cell(corpus), *[None] * 5]]
-        rows += [[*row, None, None] for row in start_rows(every, corpus, SHOWN)]
-        shown = {row: study.rows[row] for row in runs}
-        for row in rows_of(shown, [*(score(corpus, name) for name in SHOWN), most_runs([corpus])]):
-            rows.append([*row, *(gap_of(found, (first, str(row[0])), -1) for found in compared)])
-        header = [corpus, "Spearman", "Recall@1", "Recall@10", "seeds"]
-        header += [f"Spearman less that of {first}", f"Recall@10 less that of {first}"]
-        parts.append(markdown_table(header, rows))
-    note = "Test x100, mean ± std; differences with 95% intervals over rows and seeds."
-    parts.append(f"{note} {protocol(study.results, study.tune)}")
-    return "\n\n".join(parts)
 
 
 def seen_table(study: Study) -> str:

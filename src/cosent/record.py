@@ -42,8 +42,8 @@ class Environment:
 
 
 def shortened(commit: str | None) -> str:
-    """A commit as tables show it."""
-    return (commit or "unknown")[:10]
+    """A commit as tables show it, with the `+` of a changed checkout."""
+    return (commit or "unknown")[:10] + "+" * str(commit).endswith("+")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The studies of the lab can be run, and the results of this repository are theirs."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -97,3 +98,19 @@ def test_results_stay_small():
     assert len(files) <= 125
     assert sum(file.stat().st_size for file in files) < 32 * 2**20  # half: the primary family and thresholds
     assert all(json.loads(line) for folder in KEPT for line in (folder / STUDY_NAME).read_text().splitlines())
+
+
+def test_every_result_is_of_a_commit_that_is_here():
+    """Fails if a result names a commit that no clone has, and the page of those does not list it."""
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("no clone with its history")
+    named = set()
+    for file in RESULTS.rglob("*.json*"):
+        named |= set(re.findall(r'"commit": ?"([0-9a-f]{40})', file.read_text(encoding="utf-8")))
+    gone = {commit[:10] for commit in named if git("cat-file", "-t", commit) != "commit"}
+    page = (ROOT / "lab/measurements.md").read_text(encoding="utf-8").partition("## Commits that are gone")[2]
+    assert len(named) > 40 and gone == set(re.findall(r"^\| ([0-9a-f]{10}) \|", page, re.MULTILINE))
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout.strip()
