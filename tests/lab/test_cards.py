@@ -50,16 +50,6 @@ def test_figures_are_those_of_a_naive_reference(measured):
     assert overlap["test"]["atec"]["spearman"] > 0.5 and "accuracy" not in row["test"]["stsb"]
 
 
-def test_a_measured_encoder_is_measured_again_only_if_it_changed(measured, monkeypatch):
-    """Fails if a run that was cut off starts over, or figures of other weights stay."""
-    monkeypatch.setattr(cards, "measure", lambda encoder, corpora: {"name": encoder, "files": {}, "test": {}})
-    cards.main(measured)
-    assert json.loads(measured.output.read_text())["rows"][1]["test"] != {}
-    monkeypatch.setattr(cards, "files_of", lambda encoder: {"model.safetensors": "other"})
-    cards.main(measured)
-    assert json.loads(measured.output.read_text())["rows"][1]["test"] == {}
-
-
 def test_the_table_on_paper():
     """Fails if a metric is under another corpus, or a mean is of fewer corpora than it says."""
     test = {name: {"spearman": place / 10, "recall_at_10": 0.5} for place, name in enumerate(cards.NAMES)}

@@ -29,6 +29,7 @@ from lab.claims.measures import (
 from lab.claims.table import claims_table, table_of, write_csv
 from lab.study import study_named
 from lab.tables import pictures
+from lab.tables.rows import CORPORA
 
 NAMED = {"claim": "a claim", "source": "kexue.fm 8847"}
 
@@ -269,3 +270,19 @@ def test_published_tables_are_those_of_studies(monkeypatch):
             rows = [SimpleNamespace(method=run.method, tower=run.settings.get("tower", "bi_encoder")) for run in runs]
             found = [row for run in rows for row in published_rows(table, run)]
             assert {"method", "encoder"} < set(found[0]), study
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [([1.0, 2.0, 1.5], "agrees"), ([-1.0, -2.0, -1.5], "disagrees"), ([5.0, -5.0, 0.3], "unresolved at this size")],
+)
+def test_a_student_has_to_be_ahead_on_every_corpus(monkeypatch, gaps, verdict):
+    """Fails if the verdict on a student is not that of its seeds."""
+    students = [f"student_{loss} {corpus}" for loss in ("sbert", "cosent") for corpus in CORPORA]
+    rows = [{"name": name, "values": [0.5 + gap / 100 for gap in gaps]} for name in students]
+    rows += [{"name": f"stage1 {corpus}", "values": [0.5]} for corpus in CORPORA]
+    monkeypatch.setattr(facts, "kept", lambda name: {"rows": rows})
+    figure, found = facts.student_over_start()
+    assert found == verdict and f"student of Sentence-BERT {sum(gaps) / 3:+.2f} [" in figure
+    rows[0]["values"] = [0.4, 0.4, 0.41] if verdict == "agrees" else [0.6, 0.6, 0.61]
+    assert facts.student_over_start()[1] == "unresolved at this size"

@@ -7,7 +7,6 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cosent.cli import arguments_of, parse
-from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record
@@ -61,14 +60,6 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
 
 
 @pytest.mark.slow
-def test_minutes_end_a_run(pretrain):
-    """Fails if the budget does not stop the run, or the learning rate has not come down by then."""
-    record = read_record(pretrain("--max_minutes", "0.02"))
-    rates = [entry["learning_rate"] for entry in record.history if "learning_rate" in entry]
-    assert record.pretraining.minutes >= 0.02 and rates[-1] < 5e-4, "half of the asked rate"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("joined", [(), ("--compare_weight", "1", "--matching_head", "true")])
 def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path, joined):
     """Fails if resuming repeats or skips text, initialises a head again, or loses the optimizer, the count of tokens,
@@ -114,20 +105,3 @@ def test_lines_read_together_teach_both_towers(pretrain):
     )
     again = load_file(on / "model.safetensors")
     assert again.keys() == saved.keys() and all(torch.equal(again[name], saved[name]) for name in saved)
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ("", "--max_minutes or --max_steps"),
-        ("--max_steps 1 --compare_weight 1 --init mini-roformer", "mini-roformer is a roformer model"),
-        ("--max_steps 1 --matching_head true", "Set --compare_weight"),
-        ("--max_steps 1 --compare_weight 1 --architecture roformer", "Leave --architecture out"),
-        ("--max_steps 1 --gradient_accumulation_steps 0", "--gradient_accumulation_steps .* 0"),
-    ],
-)
-def test_flags_that_cannot_work_are_refused(pretrain, tmp_path, flags, named):
-    """Fails if a flag is ignored, or is noticed after hours."""
-    with pytest.raises(InputError, match=named):
-        pretrain(*flags.split())
-    assert not (tmp_path / "encoder/run.json").exists()

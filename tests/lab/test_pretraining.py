@@ -8,18 +8,13 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from cosent.compute.packing import pack, plan_rows
-from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.distillation import synonym_loss
 from lab.pretraining.batches import (
-    IGNORED,
     ComparedBatches,
     NeighbourBatches,
     learn_tokenizer,
     mask_spans,
-    near_lines,
-    overlap,
-    rarity,
 )
 from lab.pretraining.model import (
     COMPARE_SCALE,
@@ -28,7 +23,6 @@ from lab.pretraining.model import (
     fresh_model,
     initial_model,
 )
-from tests.support.families import save_family
 
 LINES = ["怎么还款才好", "如何还款", "我想买一辆红色的车", "今天天气很好", "你喜欢北京吗", "北京的天气怎么样"] * 20
 TEXT = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]
@@ -63,31 +57,6 @@ def test_a_pass_pairs_neighbours_and_reads_every_line_once(tokenizer):
     assert sorted(pairs[3:]) == [(1, 2), (3, 4), (5, 6)]
 
 
-def test_long_lines_are_cut_into_neighbours(tokenizer):
-    """Fails if the end of a long line is lost."""
-    first, second = "一二三四五六七八九" * 14, "六七八"
-    pieces = batches(tokenizer, [first + second]).pieces()
-    assert [tokenizer.decode(piece).replace(" ", "") for piece in pieces] == [first, second]
-
-
-def test_a_batch_is_packed_rows_of_its_pairs(tokenizer):
-    """Fails if a piece is not laid out whole with its own positions, or a label stands elsewhere than its token."""
-    held = batches(tokenizer, batch_tokens=30)
-    batch = next(iter(held))
-    assert set(batch) == {"input_ids", "labels", "position_ids", "token_type_ids", "segments"}
-    assert not batch["token_type_ids"].any()
-    assert len({tensor.shape for tensor in batch.values()}) == 1 and batch["input_ids"].shape[1] == 128
-    originals = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-    segments = int(batch["segments"].max())
-    assert segments % 2 == 0 and int((batch["segments"] > 0).sum()) >= 30
-    for segment in range(1, segments + 1):
-        chosen = batch["segments"] == segment
-        text = tokenizer.decode(originals[chosen]).replace(" ", "")
-        assert text.removeprefix("[CLS]").removesuffix("[SEP]") in TEXT and text.startswith("[CLS]")
-        assert batch["position_ids"][chosen].tolist() == list(range(int(chosen.sum())))
-    assert torch.equal(next(iter(held))["input_ids"], batch["input_ids"]), "the same seed gave another batch"
-
-
 def test_masking_hides_the_asked_share_in_spans(tokenizer):
     """Fails if the share is off, special tokens or padding are chosen, or 80/10/10 is not kept.
 
@@ -107,59 +76,6 @@ def test_masking_hides_the_asked_share_in_spans(tokenizer):
     assert hidden.mean() == pytest.approx(0.8, abs=0.03) and kept.mean() == pytest.approx(0.1, abs=0.02)
     after_chosen = chosen[:, 2:39][chosen[:, 1:38]].mean()
     assert after_chosen > 0.45, "tokens are chosen one by one, not in spans"
-
-
-def test_overlap_by_hand():
-    """Fails if a token counts more often than both lines have it, or rare tokens count no more than frequent ones."""
-    weights = np.array([0.0, 1.0, 2.0, 4.0])
-    first, second = np.array([1, 1, 3]), np.array([1, 2, 2, 3])  # common: one 1 and one 3; weights 6 and 9
-    assert overlap(first, second, weights) == pytest.approx(2 * 5 / 15)
-    assert overlap(first, first, weights) == 1 and overlap(first, np.array([2]), weights) == 0
-    assert overlap(np.array([0]), np.array([0]), weights) == 0  # what every line has says nothing
-    assert rarity([first, second], 4).tolist() == pytest.approx([np.log(3), 0, np.log(1.5), 0])
-
-
-def test_the_near_line_is_the_one_with_the_same_tokens():
-    """Fails if negatives are easy: near ones must share more than random ones, and never be the line's own pair."""
-    generator = np.random.default_rng(0)
-    first = [generator.integers(1000, size=12) for _ in range(40)]
-    second = [np.concatenate([first[(i + 1) % 40][:9], generator.integers(1000, size=3)]) for i in range(40)]
-    weights = rarity(first + second, 1000)
-    found = [near_lines(first, second, weights, np.random.default_rng(seed)) for seed in range(30)]
-    assert all((near != np.arange(40)).all() for near in found)
-    hits = np.mean([near == (np.arange(40) - 1) % 40 for near in found], axis=0)
-    assert hits.mean() > 0.06, "1 of 8 is the twin; by chance 1 of 39"
-
-
-def test_joined_batches_alternate_and_agree_with_their_lines(tokenizer):
-    """Fails if overlaps belong to other inputs, masked inputs are compared, or `alone` has other lines."""
-    stream = compared(tokenizer)
-    lines, joined, *later = (next(stream) for _ in range(8))
-    assert "overlaps" not in lines and "overlaps" in joined and "overlaps" in later[1]
-    segments, alone = joined["segments"], joined["alone"]
-    masked = joined["overlaps"].isnan()
-    assert 0.2 < masked.float().mean() < 0.45 and len(alone["segments"].unique()) == 2 * len(masked) + 1
-    seen = set()
-    for number, shared in enumerate(joined["overlaps"].tolist(), 1):
-        here = segments == number
-        kept = joined["input_ids"][here]
-        ends = (kept == tokenizer.sep_token_id).nonzero().flatten().tolist()
-        assert len(ends) == 2 and ends[1] == len(kept) - 1
-        assert joined["token_type_ids"][here].tolist() == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
-        if np.isnan(shared):
-            continue
-        assert (joined["labels"][here] == IGNORED).all()
-        pieces = [alone["input_ids"][alone["segments"] == 2 * number - side].tolist() for side in (1, 0)]
-        assert pieces[0] + pieces[1][1:] == kept.tolist()
-        assert (shared == pytest.approx(1)) == (sorted(pieces[0]) == sorted(pieces[1]))
-        seen.add(round(shared, 3))
-    assert len(seen) > 3 and (joined["labels"] != IGNORED).any()
-
-
-def test_what_cannot_be_read_is_refused(tokenizer):
-    """Fails if a single line makes the job wait for ever."""
-    with pytest.raises(InputError, match="two lines"):
-        next(iter(batches(tokenizer, ["好"])))
 
 
 @pytest.fixture(scope="module")
@@ -187,22 +103,6 @@ def test_packed_rows_give_the_loss_of_single_sentences(architecture, tokenizer):
     assert losses["mlm"].item() == pytest.approx(sum(output.loss.item() for output in alone) / 4, rel=1e-5)
     vectors = torch.cat([output.hidden_states[-1].mean(dim=1) for output in alone])
     assert losses["neighbour"].item() == pytest.approx(synonym_loss(vectors).item(), rel=1e-4)
-
-
-def test_a_bert_becomes_a_roformer(tmp_path, tokenizer):
-    """Fails if a weight that both have does not arrive."""
-    bert = fresh_model("bert", len(tokenizer), layers=1, width=64)
-    Pretraining(bert, tokenizer).save_pretrained(tmp_path)
-    roformer = initial_model(str(tmp_path), "roformer").state_dict()
-    shared = {name.replace("bert.", "roformer.", 1): value for name, value in bert.state_dict().items()}
-    shared = {name: value for name, value in shared.items() if "position" not in name}
-    assert len(shared) > 20 and all(torch.equal(roformer[name], value) for name, value in shared.items())
-
-
-def test_models_whose_head_is_another_are_refused(tmp_path):
-    """Fails if --init accepts a model that training then stops at with a traceback."""
-    with pytest.raises(InputError, match="is a electra model, and this pretraining continues only bert"):
-        initial_model(str(save_family("electra", tmp_path / "electra")))
 
 
 def test_comparison_follows_overlaps_and_the_encoders_own_cosines(tokenizer):
@@ -245,26 +145,6 @@ def without_first_head(name: str = "mini"):
             weights.zero_()
         attention.output.dense.weight[:, rows] = 0
     return model
-
-
-def shares(model, tokenizer) -> tuple[float, float]:
-    """Attention of head 0 in layer 0: of 还款 to itself in the other sentence, and of 才好 to its own place."""
-    model.set_attn_implementation("eager")
-    pair = tokenizer("怎么还款才好", "如何还款", return_tensors="pt")  # 还款 at 3, 4 and again at 10, 11
-    with torch.no_grad():
-        attention = model.base_model(**pair, output_attentions=True).attentions[0][0, 0]
-    across = [attention[here, there].item() for here, there in ((3, 10), (4, 11), (10, 3), (11, 4))]
-    return min(across), min(attention[5, 5].item(), attention[6, 6].item())
-
-
-@pytest.mark.parametrize("start", ["mini", "random"])
-def test_a_token_finds_itself_in_the_other_sentence(tokenizer, ids, start):
-    """Fails if a token attends to its own place although the other sentence has it, or to any place if it has not."""
-    model = without_first_head() if start == "mini" else fresh_model("bert", len(tokenizer), layers=1, width=128)
-    before, _ = shares(model.eval(), tokenizer)
-    add_matching_head(model, ids)
-    across, at_home = shares(model, tokenizer)
-    assert before < 0.3 and across > 0.8 and at_home > 0.3
 
 
 def test_lines_on_their_own_are_read_as_before(tokenizer, ids):
