@@ -19,7 +19,7 @@ from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import SHIPPED, local
 from cosent.errors import messages_for_users
 from cosent.evaluation.similarity import overlap_spearman
-from cosent.jobs.evaluate import EvaluateArguments, evaluate_corpus
+from cosent.jobs.evaluate import EvaluateArguments, measure_pairs
 from cosent.models.auto import load_bi_encoder
 from cosent.record import shortened
 from cosent.seal import model_files, sealed_files
@@ -58,10 +58,9 @@ def files_of(encoder: str) -> dict[str, str]:
 def measure(encoder: str, corpora: list[str]) -> dict:
     """Size of an encoder, and its metrics on the test splits."""
     model, test, folder = load_bi_encoder(encoder).eval(), {}, local(encoder)
-    prompts = model.prompts.sides(None, None)
     for name in corpora:
         args = EvaluateArguments(model=encoder, corpus=name)
-        found, _ = evaluate_corpus(model, load_corpus(name), args, RetrievalArguments(), prompts)
+        found = measure_pairs(args, load_corpus(name), RetrievalArguments()).result
         test[name] = {metric: found[metric] for metric in METRICS if metric in found}
     size = {"millions": sum(weights.numel() for weights in model.parameters()) / 1e6}
     size["megabytes"] = sum(file.stat().st_size for file in model_files(folder)) / 1e6
