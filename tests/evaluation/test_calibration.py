@@ -2,26 +2,21 @@
 
 import itertools
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import brier_score_loss, log_loss
 
-from cosent.errors import InputError
 from cosent.evaluation.calibration import (
     at_base_rate,
     calibration_metrics,
     cross_validated_log_loss,
-    estimated_base_rate,
     fit_calibration,
     fit_isotonic,
     fit_platt,
     probability_metrics,
     reliability,
-    share_reaching,
-    shares_that_reach,
     sigmoid,
     uncalibrated,
 )
@@ -164,7 +159,7 @@ def test_uncalibrated_scores_are_read_as_serving_tools_show_them():
 def test_another_base_rate():
     """A probability of 0.5 among pairs of which half are similar is an odds ratio of 1: at a base rate of 0.1 it is 1
     in 10. Twice the odds, 2 / 3, become 2 * (1 / 9) = 2 / 9, a probability of 2 / 11. Fails if the odds are corrected
-    the wrong way round, or EM settles at the rate of the corpus."""
+    the wrong way round, or verdicts stay at the threshold of the corpus."""
     probabilities = np.array([0.5, 2 / 3])
     np.testing.assert_allclose(at_base_rate(probabilities, 0.5, 0.1), [0.1, 2 / 11])
     np.testing.assert_allclose(at_base_rate(probabilities, 0.3, 0.3), probabilities)
@@ -179,38 +174,9 @@ def test_another_base_rate():
     assert fitted.base_rate == pytest.approx(0.5, abs=0.03)
     for share in (0.02, 0.2, 0.8):
         scores, labels = draw(20_000, share)
-        alone = np.arange(len(scores))
-        estimated, low, high = estimated_base_rate(fitted, scores, alone)
-        assert estimated == pytest.approx(labels.mean(), abs=0.02) and low < labels.mean() < high < low + 0.1
-        rule = DecisionRule("faq", 0.5, fitted, base_rate=estimated)
+        rule = DecisionRule("faq", 0.5, fitted, base_rate=share)
         before, after = (
             probability_metrics(p, labels) for p in (fitted.probabilities(scores), rule.probabilities(scores))
         )
         assert after["log_loss"] < 0.95 * before["log_loss"] and after["calibration_error"] < 0.05
         assert (rule.similar(scores) == (rule.probabilities(scores) >= 0.5)).all()
-    together = estimated_base_rate(fitted, scores, alone // 10)  # pairs of ten vary together: little is known
-    assert together[0] == estimated and together[2] - together[1] > high - low
-    one = estimated_base_rate(fitted, scores, 0 * alone)  # a query with all its candidates
-    assert one[2] - one[1] >= high - low
-    for groups in (alone, 0 * alone):
-        with pytest.raises(InputError, match=r"difference of 0\.\d\d"):  # similar pairs score lower than on validation
-            estimated_base_rate(fitted, scores - 2, groups)
-    least, low, high = estimated_base_rate(fitted, rng.normal(-0.04, 0.7, 1000), alone[:1000])
-    assert least == 1 / 1002 and low == 0 < high, "a share of 0 calls equal sentences dissimilar"
-    with pytest.raises(InputError, match="40 pairs leave the share between"):
-        estimated_base_rate(fitted, scores[:40], alone[:40])
-    with pytest.raises(InputError, match="auto"):
-        estimated_base_rate(replace(fitted, reach={}), scores, alone)
-    with pytest.raises(InputError, match=r"difference of 0\.0\d"):  # fifty large groups of pairs that vary apart
-        estimated_base_rate(fitted, draw(5000, 0.5)[0] - 0.5, alone[:5000] // 100)
-
-
-def test_shares_that_reach_a_score():
-    """Of the similar scores 0.2, 0.6 and 0.8, two reach 0.5 and one reaches 0.8. Fails if `auto` compares files with
-    other curves than those of validation."""
-    np.testing.assert_allclose(share_reaching(np.array([0.8, 0.2, 0.6]), [0.5, 0.8, 0.9]), [2 / 3, 1 / 3, 0])
-    scores, labels = np.linspace(0, 1, 51), np.arange(51) >= 25
-    reach = shares_that_reach(scores, labels)
-    np.testing.assert_allclose(reach["scores"], scores[1:-1])
-    assert reach["similar"][24] == 1 and reach["dissimilar"][24] == 0
-    assert reach["dissimilar"][0] == pytest.approx(24 / 25)

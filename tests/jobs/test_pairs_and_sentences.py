@@ -7,6 +7,7 @@ import pytest
 from cosent import load_model
 from cosent.data.files import PAIR, SENTENCE, open_table
 from cosent.data.writers import table_writer
+from cosent.jobs.generate import repeats
 from cosent.models.student import Student
 
 FIRST = [f"第{number}个问题" for number in range(7)]
@@ -30,17 +31,38 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, tmp_path, monkeypatc
     assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
 
 
+@pytest.mark.parametrize(
+    ("sentence", "source", "repeated"),
+    [
+        ("怎么还款还款", "怎么还款", True),
+        ("何还款款呢", "怎么还款", True),
+        ("今天天气怎样", "今天天气怎么样", False),
+        ("今天天气气怎样", "今天天气怎么样", True),
+        ("如何还款", "怎么还款", False),
+    ],
+)
+def test_repeated_characters(sentence, source, repeated):
+    """Fails if a stuttering sentence is a paraphrase, or one that stutters no more than its source is not."""
+    assert repeats(sentence, source) == repeated
+
+
 def test_sentences_of_a_sheet_are_written_to_a_sheet(tiny_student, job, tmp_path):
-    """Fails if a user's xlsx is not read by the name of its column, or what is written is not what was generated."""
+    """Fails if a user's xlsx is not read by the name of its column, or what is written is not what was generated, in
+    the order of `similar`."""
     with table_writer(tmp_path / "in.xlsx", ("id", "question")) as write:
         write([{"id": 1, "question": "怎么还款"}, {"id": 2, "question": "我"}])
     words = ["--model", str(tiny_student), "--text", str(tmp_path / "in.xlsx"), "--text_column", "question"]
     words += ["--max_length", "6", "--num", "3"]
     output = tmp_path / "out.xlsx"
-    written = json.loads(job("cosent.jobs.generate", *words, "--output", output)[0])
-    similar = Student.from_pretrained(str(tiny_student)).similar_sentences(["怎么还款", "我"], max_length=6, keep=3)
-    both = zip(("怎么还款", "我"), similar, strict=True)
-    expected = [(text, *found) for text, some in both for found in some or [(None, None)]]
-    rows = open_table(output, ["text"], SENTENCE, "--text_column").rows()
-    assert [(row["text"], row["similar"], row["score"]) for row in rows] == expected
-    assert written["texts"] == 2 and written["sentences"] == sum(map(len, similar))
+    printed = json.loads(job("cosent.jobs.generate", *words, "--output", output)[0])
+    student, ranker = Student.from_pretrained(str(tiny_student)), load_model("similar")
+    expected: list = []
+    for text in ("怎么还款", "我"):
+        written = student.similar_sentences([text], num_samples=100, max_length=6, keep=100)[0]
+        fluent = [sentence for sentence, _ in written if not repeats(sentence, text)]
+        cosines = {sentence: ranker.similarity(text, sentence) for sentence in fluent}
+        expected += [(text, best) for best in sorted(fluent, key=cosines.__getitem__, reverse=True)[:3] or [None]]
+    rows = list(open_table(output, ["text"], SENTENCE, "--text_column").rows())
+    assert [(row["text"], row["similar"]) for row in rows] == expected and len(rows) > 3
+    assert rows[0]["score"] == pytest.approx(ranker.similarity(rows[0]["text"], rows[0]["similar"]), abs=1e-6)
+    assert printed["texts"] == 2 and printed["sentences"] == sum(row["similar"] is not None for row in rows)

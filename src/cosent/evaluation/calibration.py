@@ -13,15 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cosent.errors import InputError
-
 BINS = 15
 LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 counts as this far from it
 FOLDS = 5
 SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt scaling is used
-LEVELS = 49  # scores that `Calibration.reach` counts from
-MISFIT = 0.02, 0.3  # of a base rate: one that is always let pass, and one that never is
-WIDEST = 0.25  # interval of a base rate
 
 Numbers = np.ndarray | list[float]
 
@@ -74,7 +69,6 @@ class Calibration:
     pairs: int  # that it was fitted on
     base_rate: float | None = None  # share of similar ones among them; None if it was not kept
     log_loss: dict[str, float] = field(default_factory=dict)  # cross-validated, by method; empty for few pairs
-    reach: dict[str, list[float]] = field(default_factory=dict)  # see `shares_that_reach`
     slope: float = 0.0
     intercept: float = 0.0
     scores: list[float] = field(default_factory=list)
@@ -102,81 +96,6 @@ def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> n
     """
     similar = probabilities * expected / fitted
     return similar / (similar + (1 - probabilities) * (1 - expected) / (1 - fitted))
-
-
-def estimated_base_rate(calibration: Calibration, scores: np.ndarray, groups: np.ndarray) -> tuple[float, float, float]:
-    """Share of similar pairs among unlabelled ones, of greatest likelihood, and its 95% interval.
-
-    The share is found by EM, by the same authors, and lies within `1 / (n + 2)` and `1 - 1 / (n + 2)`. The interval
-    has a part for these pairs, of which those that share a sentence vary together (the sandwich of Huber 1967), and one
-    for the validation pairs. Both hold only if similar pairs score as on validation, and so do the others. Then some
-    mixture of the two reaches every score as often as these pairs do; the largest difference, of Kolmogorov and
-    Smirnov, is the misfit. It may be two standard errors.
-
-    Args:
-        scores, groups: of shape `(pairs,)`; for groups, see `data.groups.pair_groups`.
-
-    Raises:
-        InputError: no mixture fits, or the interval is wide.
-    """
-    base_rate = calibration.base_rate
-    if base_rate is None or not calibration.reach:
-        raise InputError("--base_rate auto: the model does not know how its validation pairs scored. Calibrate it.")
-    similar, others = (np.array(calibration.reach[name]) for name in ("similar", "dissimilar"))
-    levels = np.array(calibration.reach["scores"])
-    reached = share_reaching(scores, levels)
-    shares = np.linspace(0, 1, 1001)[:, None]
-    misfit = float(np.abs(reached - shares * similar - (1 - shares) * others).max(axis=1).min())
-    middle = np.argmin(np.abs(reached - 0.5))  # where chance moves the share that reaches a level most
-    chance = squared_by_group((scores >= levels[middle]) - reached[middle], groups) / len(scores) ** 2
-    if misfit > np.clip(2 * (chance + 0.25 / calibration.pairs) ** 0.5, *MISFIT):
-        raise InputError(
-            f"--base_rate auto: these pairs do not score like validation pairs in any mixture of similar and others "
-            f"(a difference of {misfit:.2f}), so that their scores do not tell the share. Label some and give the "
-            "share, or cosent calibrate on them."
-        )
-    probabilities, share = calibration.probabilities(scores), base_rate
-    for _ in range(10_000):
-        share, before = float(at_base_rate(probabilities, base_rate, share).mean()), share
-        if abs(share - before) < 1e-7:
-            break
-    ratio = probabilities / (1 - probabilities) * (1 - base_rate) / base_rate
-    slopes = (ratio - 1) / (1 - share + share * ratio)  # of the log-likelihood in the share
-    information = np.square(slopes).sum()
-    variance = squared_by_group(slopes, groups) / information**2
-    best = np.argmax(similar - others)
-    spread = share**2 * similar[best] * (1 - similar[best]) / base_rate
-    spread += (1 - share) ** 2 * others[best] * (1 - others[best]) / (1 - base_rate)
-    variance += spread / calibration.pairs / (similar[best] - others[best]) ** 2
-    low, high = (min(max(share + sign * 1.96 * variance**0.5, 0.0), 1.0) for sign in (-1, 1))
-    if not high - low <= WIDEST:
-        raise InputError(
-            f"--base_rate auto: {len(scores):,} pairs leave the share between {low:.2f} and {high:.2f}. Add pairs, or "
-            "label some and give the share."
-        )
-    least = 1 / (len(scores) + 2)  # as of a probability
-    share = min(max(share, least), 1 - least)
-    return share, min(low, share), max(high, share)
-
-
-def squared_by_group(values: np.ndarray, groups: np.ndarray) -> float:
-    """Squared sums by group of values that sum to 0, `(pairs,)`, summed; not less than if each were a group.
-
-    Of few groups, as of one query with all its candidates, the sums say nothing.
-    """
-    return float(max(np.square(np.bincount(groups, values)).sum(), np.square(values).sum()))
-
-
-def shares_that_reach(scores: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
-    """`scores`, quantiles of all pairs, and the shares of `similar` and of `dissimilar` pairs that reach each."""
-    levels = np.quantile(scores, np.arange(1, LEVELS + 1) / (LEVELS + 1)).tolist()
-    parts = {"similar": scores[labels == 1], "dissimilar": scores[labels == 0]}
-    return {"scores": levels} | {name: share_reaching(part, levels).tolist() for name, part in parts.items()}
-
-
-def share_reaching(scores: np.ndarray, levels: Numbers) -> np.ndarray:
-    """Share of the scores that are at least each level, of the shape of `levels`."""
-    return 1 - np.searchsorted(np.sort(scores), levels) / len(scores)
 
 
 def uncalibrated(scores: Numbers, tower: str) -> np.ndarray:
@@ -208,12 +127,11 @@ def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     if not np.array_equal(np.unique(labels), (0, 1)):
         raise ValueError(f"Expected labels of 0 and 1, both of them, got {np.unique(labels)[:5]}.")
-    reach = shares_that_reach(scores, labels)
     if np.bincount(labels.astype(int)).min() < SCARCE:
-        return FITS["platt"](scores, labels, reach=reach)
+        return FITS["platt"](scores, labels)
     losses = {method: cross_validated_log_loss(method, scores, labels) for method in FITS}
     best = min(losses, key=losses.__getitem__)  # the first of equals
-    return FITS[best](scores, labels, log_loss=losses, reach=reach)
+    return FITS[best](scores, labels, log_loss=losses)
 
 
 def cross_validated_log_loss(method: str, scores: np.ndarray, labels: np.ndarray) -> float:

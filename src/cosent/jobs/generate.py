@@ -1,4 +1,4 @@
-"""Generate sentences similar to a given one, ranked by the model's own cosine.
+"""Generate sentences similar to a given one (experimental: read them before use), ranked by the model `similar`.
 
 cosent generate --model runs/student 微信和支付宝哪个好 --num 20
 cosent generate --model runs/student --text questions.xlsx --text_column question --output similar.xlsx
@@ -8,7 +8,9 @@ for a text without any.
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 
 from cosent.cli import option, refuse_changed
 from cosent.data.files import OF_FILES, SENTENCE, open_table
@@ -17,6 +19,8 @@ from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
 from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile, open_model
 
+RANKER = "similar"
+
 
 @dataclass(kw_only=True)
 class GenerateArguments(OutputFile, SentenceFile, ModelSource):
@@ -24,7 +28,7 @@ class GenerateArguments(OutputFile, SentenceFile, ModelSource):
 
     model: str = "similar-writer"
     sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
-    num: int = option(20, "Most generated sentences per text.")
+    num: int = option(5, "Most generated sentences per text.")
     num_samples: int = option(100, "Samples per text, before duplicates are dropped.")
     top_p: float = option(
         0.95, "Nucleus sampling: draw from the most likely tokens whose probabilities add up to this."
@@ -39,9 +43,11 @@ def main(args: GenerateArguments) -> None:
     if args.output:
         check_output(args.output, args.text or "", args.overwrite)
     texts = read_texts(args.sentences, args.text, args.text_column, args.options)
-    similar_sentences = open_model(args, student=True).similar_sentences(
-        texts, num_samples=args.num_samples, top_p=args.top_p, max_length=args.max_length, keep=args.num, seed=args.seed
-    )
+    student = open_model(args, student=True)
+    sampling = {"num_samples": args.num_samples, "top_p": args.top_p, "max_length": args.max_length, "seed": args.seed}
+    written = student.similar_sentences(texts, keep=args.num_samples, **sampling)
+    candidates = [[sentence for sentence, _ in sentences] for sentences in written]
+    similar_sentences = ranked(texts, candidates, student.device, args.num)
     if args.output:
         nothing: list[tuple[None, None]] = [(None, None)]
         rows = [
@@ -55,9 +61,28 @@ def main(args: GenerateArguments) -> None:
         return
     print(" cosine  sentence")
     for text, sentences in zip(texts, similar_sentences, strict=True):
-        print(text if sentences else f"{text}: no sentence ended within --max_length; raise it, or --num_samples")
+        print(text if sentences else f"{text}: no sentence is left; raise --num_samples or --max_length")
         for sentence, score in sentences:
             print(f"{score:7.4f}  {sentence}")
+
+
+def ranked(texts: list[str], candidates: list[list[str]], device, most: int) -> list[list[tuple[str, float]]]:
+    """The `most` candidates of each text without repeated characters, by falling cosine of `RANKER`, with it."""
+    from cosent.models.auto import load_bi_encoder
+
+    ranker = load_bi_encoder(RANKER).to(device).eval()
+    ranking = []
+    for text, sentences in zip(texts, candidates, strict=True):
+        fluent = [sentence for sentence in sentences if not repeats(sentence, text)]
+        cosines = ranker.similarity([text] * len(fluent), fluent).tolist() if fluent else []
+        ranking.append(sorted(zip(fluent, cosines, strict=True), key=itemgetter(1), reverse=True)[:most])
+    return ranking
+
+
+def repeats(sentence: str, source: str) -> bool:
+    """Whether two neighbouring characters occur again, or a character twice in a row, more often than in the source."""
+    bigrams, expected = (Counter(zip(text, text[1:], strict=False)) for text in (sentence, source))
+    return any(count > max(expected[bigram], 0 if bigram[0] == bigram[1] else 1) for bigram, count in bigrams.items())
 
 
 def read_texts(texts: list[str] | None, file: str | None, column: str | None, options: FileOptions) -> list[str]:
