@@ -1,6 +1,7 @@
 """The converter of a public encoder, on a made-up file of the same format; at night on the real one."""
 
 import os
+import re
 import struct
 import zipfile
 from hashlib import sha256
@@ -54,7 +55,7 @@ def data():
     shapes = {"fi.w": HIDDEN * FEED_FORWARD, "fo.w": HIDDEN * FEED_FORWARD, "fi.b": FEED_FORWARD}
     tensors = {"emb.word": (1, ROWS * HIDDEN)}
     for name in tensor_names(LAYERS):
-        matrix = name.endswith((".q.w", ".k.w", ".v.w", ".ao.w", ".fi.w", ".fo.w"))
+        matrix = bool(re.search(r"\.(q|k|v|ao|fi|fo)\.w$", name))
         width = {"emb.pos": 16 * HIDDEN, "emb.type": 2 * HIDDEN}.get(name, HIDDEN * (HIDDEN if matrix else 1))
         tensors[name] = (int(matrix), shapes.get(name.split(".", 1)[1], width))
     raw = {

@@ -1,0 +1,53 @@
+"""README's commands run as pasted, on the files of the clone, and print what README shows."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def same_words(printed: str, shown: str) -> bool:
+    """Whether two outputs have equal words, and numbers that differ by rounding."""
+    words, others = printed.split(), shown.split()
+    return len(words) == len(others) and all(
+        float(word) == pytest.approx(float(other), abs=2e-3) if "." in word and "." in other else word == other
+        for word, other in zip(words, others, strict=True)
+    )
+
+
+def shown_after(command: str) -> str:
+    """The output that README shows below a command."""
+    return re.search(r"```text\n(.*?)```", README[README.index(command) :], re.DOTALL)[1]
+
+
+def test_the_first_answer_is_what_the_quickstart_prints(job):
+    """If it fails, the first thing that a reader sees is not what he gets."""
+    assert "similarity --pairs examples/two.tsv" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    printed, _ = job("cosent.jobs.similarity", "--pairs", ROOT / "examples/two.tsv")
+    assert same_words(printed, shown_after("make quickstart"))
+
+
+def test_make_targets_of_the_readme():
+    """If it fails, README does not say how to set the project up, or CI runs something else."""
+    assert "make quickstart" in README and "make test" in README
+    assert re.search(r"^make test$", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_pairs_become_a_search(tmp_path, monkeypatch):
+    """If it fails, a command of README ends in an error, or answers otherwise."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = re.findall(r"^cosent (?:prepare|train|search) .*$", README, re.MULTILINE)
+    assert [command.split()[1] for command in commands] == ["prepare", "train", "search"]
+    for command in commands:
+        words = shlex.split(command, comments=True)[1:]
+        printed = subprocess.run([sys.executable, "-m", "cosent", *words], check=True, capture_output=True, text=True)
+    assert (tmp_path / "runs/faq/model.safetensors").is_file()
+    assert same_words(printed.stdout, shown_after(commands[-1]))
