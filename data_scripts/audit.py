@@ -10,10 +10,10 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from cosent.atomic import write_atomically
-from cosent.cli import REQUIRED, option
 from cosent.data.manifest import Manifest, existing_corpus
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 
 from .description import dataset_of, in_pairs_of, keyed, read_splits, shown_histogram
 

@@ -5,9 +5,9 @@ Everything that depends on the corpus is stored only here, and reaches training 
 
 from dataclasses import dataclass, field
 
-from cosent.cli import nearest
 from cosent.data.labels import LABEL_KINDS, Labels
 from cosent.errors import InputError
+from cosent.flags import nearest
 
 RESEARCH, UNSTATED = "research use only", "nothing stated"  # terms
 OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows

@@ -4,12 +4,12 @@ import re
 import shlex
 from pathlib import Path
 
-from cosent.cli import refuse_changed
 from cosent.data.files import PAIR, find_columns, first_row
 from cosent.data.formats import FORMATS, KEYED, RowError, ending_of, format_of, known_format
 from cosent.data.labels import LARGEST, label_values
 from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
+from cosent.flags import refuse_changed
 
 from .corpora import Corpus, unknown_name
 from .pairs import SIDES, PairRows, QueryRows, RawFile, prompt_of, query_columns

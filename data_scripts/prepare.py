@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.atomic import complete_folder, locked
-from cosent.cli import REQUIRED, option
 from cosent.data.files import LabelArguments, TableArguments
 from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 
 from .corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from .description import dataset_of, describe, fitting_loss, table

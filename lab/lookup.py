@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, embedding_bag, normalize
 
 from cosent.atomic import complete_folder
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import run
 from cosent.compute.distributed import seeded
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.files import normalized_text
 from cosent.errors import InputError
 from cosent.evaluation.similarity import principal_directions
+from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import OutputFolder
 from cosent.losses.cosent import cosent_loss
 from cosent.models.auto import load_bi_encoder

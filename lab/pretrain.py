@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from transformers import set_seed
 
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import run
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
 from cosent.models.modules import Pooling

@@ -25,8 +25,9 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, 
 from tokenizers.models import Unigram
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from cosent.cli import REQUIRED, option, run
+from cosent.cli import run
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.modules import Normalize, Pooling
 from cosent.models.prompts import Prompts

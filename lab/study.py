@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cosent.cli import option, read_yaml_file, run
+from cosent.cli import run
 from cosent.comparing.runs import checked_study, read_study
 from cosent.errors import InputError
+from cosent.flags import option, read_yaml_file
 from cosent.jobs.study import StudyArguments, run_study
 from lab import RESULTS, ROOT
 

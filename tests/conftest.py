@@ -117,7 +117,8 @@ def job(capsys):
     """Returns a function that runs a job as a user types it, and gives back what it writes to stdout and stderr."""
 
     def run(name: str, *words) -> tuple[str, str]:
-        from cosent.cli import arguments_of, parse
+        from cosent.cli import arguments_of
+        from cosent.flags import parse
 
         main = import_module(name).main
         capsys.readouterr()
@@ -192,7 +193,7 @@ def uneven_corpus(pairs, tmp_path_factory) -> Path:
 
 def run_train(model: Path, corpora, folder: Path, *flags: str) -> Path:
     """Trains a model on prepared folders and gives back the output folder."""
-    from cosent.cli import parse  # not every test trains
+    from cosent.flags import parse  # not every test trains
     from cosent.jobs.train import main
     from cosent.training.arguments import TRAIN_ARGUMENTS
 

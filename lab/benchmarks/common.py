@@ -15,10 +15,11 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cosent.atomic import write_atomically
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import load_corpus
 from cosent.encoders import resolve
+from cosent.flags import parse
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import RunRecord, read_record
 from cosent.training.job import environment

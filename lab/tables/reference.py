@@ -6,7 +6,7 @@ from collections.abc import Callable
 from transformers import TrainingArguments
 
 import cosent
-from cosent.cli import flags_of
+from cosent.flags import flags_of
 from cosent.losses import LOSSES
 
 

@@ -16,27 +16,7 @@ from typing import Any, NoReturn, get_type_hints
 from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
 from cosent.errors import InputError, messages_for_users
-from cosent.flags import (  # noqa: F401
-    HIDDEN,
-    RECIPES,
-    REQUIRED,
-    SHOWN,
-    Parser,
-    as_words,
-    fill,
-    flags_of,
-    nearest,
-    option,
-    parse,
-    parser_of,
-    read_yaml,
-    read_yaml_file,
-    recipe_file,
-    refuse_below_1,
-    refuse_changed,
-    refuse_negative,
-    with_underscores,
-)
+from cosent.flags import Parser, fill, nearest, parser_of, recipe_file, with_underscores
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cosent.cli import as_words, parse
 from cosent.comparing.runs import expand, read_study, settings_of
 from cosent.errors import InputError
+from cosent.flags import as_words, parse
 from cosent.training.arguments import TRAIN_ARGUMENTS
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from cosent.data_scripts import prepare
 
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.errors import InputError
+from cosent.flags import parse
 from cosent.losses import LOSSES
 from cosent.record import read_record
 from cosent.training.objective import loss_targets

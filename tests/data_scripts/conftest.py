@@ -8,8 +8,9 @@ import pyarrow.parquet
 import pytest
 from cosent.data_scripts import prepare
 
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.errors import InputError
+from cosent.flags import parse
 
 
 class Workbench:

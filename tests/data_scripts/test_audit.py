@@ -8,10 +8,11 @@ import pytest
 from cosent.data_scripts import audit
 from cosent.data_scripts.description import read_splits
 
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError
 from cosent.evaluation.similarity import character_overlap
+from cosent.flags import parse
 
 TRAIN = [("甲", "乙", 1), ("甲", "乙", 1), ("乙", "甲", 0), ("丙", "丁", 0), ("NS", "戊", 0), ("？！", "NS", 1)]
 TEST = [("乙", "甲", 1), ("丁", "丙", 1), ("甲", "丙", 1), ("甲", "新", 1), ("新", "玙", 1)]

@@ -8,7 +8,8 @@ import shlex
 import pytest
 from cosent.data_scripts import audit
 
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
+from cosent.flags import parse
 from tests.data_scripts.test_reading import lines
 
 GRADED = ("--label_kind", "graded", "--label_min", "1", "--label_max", "3")

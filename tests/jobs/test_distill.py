@@ -12,8 +12,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from cosent import decision_rules
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.errors import InputError
+from cosent.flags import parse
 from cosent.jobs.distill import main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder

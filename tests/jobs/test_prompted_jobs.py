@@ -9,8 +9,9 @@ from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
 from cosent import decision_rules
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.errors import InputError
+from cosent.flags import parse
 from cosent.jobs import distill
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.prompts import Prompts

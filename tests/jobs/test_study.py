@@ -12,13 +12,13 @@ import psutil
 import pytest
 import yaml
 
-from cosent.cli import parse
 from cosent.comparing import session
 from cosent.comparing.results import read_results
 from cosent.comparing.session import EARLIER
 from cosent.data.manifest import corpus_folder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
+from cosent.flags import parse
 from cosent.jobs import study
 from cosent.jobs.study import StudyArguments
 from cosent.record import (

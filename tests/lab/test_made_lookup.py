@@ -5,8 +5,8 @@ import logging
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.errors import InputError
+from cosent.flags import parse
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
 from cosent.record import read_record

@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from cosent.cli import as_words, parse, read_yaml
 from cosent.comparing.results import STUDY_NAME, read_results
 from cosent.comparing.runs import choose, expand
 from cosent.errors import InputError
+from cosent.flags import as_words, parse, read_yaml
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from lab import RESULTS, ROOT

@@ -6,7 +6,8 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
+from cosent.flags import parse
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record

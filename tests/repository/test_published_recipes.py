@@ -9,8 +9,9 @@ import torch
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.evaluation.significance import spearman
+from cosent.flags import parse
 from cosent.jobs import evaluate
 from cosent.models.auto import load_model
 from cosent.models.cross_encoder import CrossEncoder

@@ -10,9 +10,10 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from cosent.data_scripts.corpora import CORPORA
 
-from cosent.cli import arguments_of, parse
+from cosent.cli import arguments_of
 from cosent.comparing.runs import expand, read_study
 from cosent.data.manifest import Manifest
+from cosent.flags import parse
 from cosent.jobs import distill
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS

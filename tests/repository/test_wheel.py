@@ -99,5 +99,5 @@ def test_a_wheel_in_an_empty_folder(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"}
     subprocess.run([sys.executable, "first.py"], cwd=here, env=environment, check=True)
     assert "怎么还款" in cosent("similarity", "--model", "runs/stsb", "怎么还款", "如何还款")
-    found = [sys.executable, "-c", "from cosent.cli import recipe_file; print(recipe_file('cpu', 'accelerate'))"]
+    found = [sys.executable, "-c", "from cosent.flags import recipe_file; print(recipe_file('cpu', 'accelerate'))"]
     assert str(site) in subprocess.run(found, cwd=here, env=environment, capture_output=True, text=True).stdout

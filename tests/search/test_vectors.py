@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.errors import InputError
+from cosent.flags import parse
 from cosent.jobs.encode import EncodeArguments, main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint

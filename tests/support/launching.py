@@ -11,8 +11,9 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from cosent.cli import arguments_of, module_of, parse
+from cosent.cli import arguments_of, module_of
 from cosent.compute.processes import end_tree
+from cosent.flags import parse
 
 ROOT = Path(__file__).parents[2]
 # Of a run of two epochs of four steps: a checkpoint inside each; and a worker, which reads ahead of them.

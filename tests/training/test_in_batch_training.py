@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cosent.cli import parse
 from cosent.data.collators import PairCollator
 from cosent.data.corpus import load_corpus
 from cosent.data.pairs import NO_PREFIXES
 from cosent.errors import InputError
+from cosent.flags import parse
 from cosent.jobs.train import main
 from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder

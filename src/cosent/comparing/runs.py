@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cosent.cli import as_words, parser_of, read_yaml, read_yaml_file, recipe_file
 from cosent.comparing.results import Result, Study, points, run_name
 from cosent.errors import InputError
+from cosent.flags import as_words, parser_of, read_yaml, read_yaml_file, recipe_file
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
 NEEDED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")

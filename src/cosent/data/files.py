@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cosent.cli import option
 from cosent.data.formats import (
     AS_USUAL,
     ENCODINGS,
@@ -25,6 +24,7 @@ from cosent.data.formats import (
 )
 from cosent.data.labels import number_of
 from cosent.errors import InputError
+from cosent.flags import option
 
 logger = logging.getLogger(__name__)
 

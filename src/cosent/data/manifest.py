@@ -8,9 +8,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cosent.cli import nearest, option
 from cosent.data.labels import Labels
 from cosent.errors import InputError, reading
+from cosent.flags import nearest, option
 
 COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
 SPLITS = ("train", "validation", "test")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus, labels_of
 from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
+from cosent.flags import option, refuse_changed
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from functools import cache
 from pathlib import Path
 
-from cosent.cli import nearest
 from cosent.errors import InputError
+from cosent.flags import nearest
 from cosent.seal import check
 
 SHIPPED = ("mini", "mini-roformer", "similar", "similar-lookup", "similar-writer")

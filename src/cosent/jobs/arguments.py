@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cosent.cli import REQUIRED, option, refuse_changed
 from cosent.data.files import OF_FILES, FileArguments, TableArguments
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option, refuse_changed
 
 logger = logging.getLogger(__name__)
 

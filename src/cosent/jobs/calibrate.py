@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.atomic import complete_folder, held_signals, locked
-from cosent.cli import REQUIRED, option
 from cosent.data.manifest import DataFolder
 from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError, writing
+from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import ModelSource, open_model
 from cosent.models.prompts import PromptArguments
 from cosent.seal import model_files, seal

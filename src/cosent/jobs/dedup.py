@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from cosent.atomic import write_atomically
-from cosent.cli import option
 from cosent.data.formats import format_of
 from cosent.data.writers import WRITERS, table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import option
 from cosent.jobs.arguments import IndexArguments, OutputFile, open_model
 
 THRESHOLDS = (0.99, 0.98, 0.97, 0.95, 0.9)  # of the table

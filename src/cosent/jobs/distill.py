@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import set_seed
 
-from cosent.cli import option, refuse_changed
 from cosent.errors import InputError
+from cosent.flags import option, refuse_changed
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import keep_layers
 from cosent.models.prompts import PromptArguments, check_line_breaks

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import REQUIRED, option
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import Int8, ModelSource, OutputFile, SentenceFile
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 

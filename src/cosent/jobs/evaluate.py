@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cosent.cli import option, refuse_changed
 from cosent.data.corpus import Corpus
 from cosent.data.files import (
     AS_USUAL,
@@ -40,6 +39,7 @@ from cosent.data.retrieval import RetrievalArguments
 from cosent.data.writers import table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import option, refuse_changed
 from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, SentenceFile, open_model
 from cosent.models.decision import DECISION_NAME, decision_rules, rule_for
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts

@@ -19,9 +19,9 @@ import numpy as np
 
 from cosent import __version__
 from cosent.atomic import complete_folder, locked
-from cosent.cli import option
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import option
 from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
 from cosent.seal import seal
 

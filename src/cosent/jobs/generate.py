@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass
 from operator import itemgetter
 
-from cosent.cli import option, refuse_changed
 from cosent.data.files import OF_FILES, SENTENCE, open_table
 from cosent.data.formats import FileOptions, is_blank
 from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
+from cosent.flags import option, refuse_changed
 from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile, open_model
 
 RANKER = "similar"

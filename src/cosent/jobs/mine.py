@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cosent.cli import REQUIRED, option, refuse_below_1, refuse_negative
 from cosent.data.files import FileArguments
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option, refuse_below_1, refuse_negative
 from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, open_model
 
 if TYPE_CHECKING:

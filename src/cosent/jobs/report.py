@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cosent.atomic import write_atomically
-from cosent.cli import REQUIRED, option
 from cosent.errors import InputError, writing
+from cosent.flags import REQUIRED, option
 
 
 @dataclass

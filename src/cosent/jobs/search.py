@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import filterfalse, islice
 
-from cosent.cli import option, refuse_below_1
 from cosent.data.formats import FileOptions, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import option, refuse_below_1
 from cosent.jobs.arguments import HitLimits, IndexArguments, open_model
 from cosent.models.prompts import PromptArguments
 

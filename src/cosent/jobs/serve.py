@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from cosent.cli import option, refuse_changed
 from cosent.compute.batches import MOST_WAITING, Batches, Work
 from cosent.data.files import OF_FILES
 from cosent.data.formats import as_text, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.flags import option, refuse_changed
 from cosent.jobs.arguments import FILE_KINDS, HitLimits, Int8, ModelSource, TextColumn, open_model
 
 if TYPE_CHECKING:

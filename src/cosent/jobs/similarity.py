@@ -16,11 +16,11 @@ from itertools import islice
 
 import numpy as np
 
-from cosent.cli import option, refuse_changed
 from cosent.data.files import OF_TABLES, PAIR, Table, open_table
 from cosent.data.formats import is_blank
 from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
+from cosent.flags import option, refuse_changed
 from cosent.jobs.arguments import ModelSource, OutputFile, PairsFile, open_model
 from cosent.models.decision import DecisionRule, rule_for
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts

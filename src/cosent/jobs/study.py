@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from cosent.atomic import locked
-from cosent.cli import REQUIRED, option
 from cosent.data.manifest import DataFolder, existing_corpus
+from cosent.flags import REQUIRED, option
 
 STOPPED = 130  # exit status after Ctrl-C
 

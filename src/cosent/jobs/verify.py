@@ -9,10 +9,10 @@ Folders of other makers, which have no whole.json, hold what their modules.json 
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.cli import REQUIRED, option
 from cosent.data.manifest import MANIFEST_NAME
 from cosent.encoders import local
 from cosent.errors import InputError
+from cosent.flags import REQUIRED, option
 from cosent.seal import SEAL, check, faults, is_weight, model_files, sealed_files
 
 

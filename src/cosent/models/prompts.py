@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cosent.cli import option
 from cosent.errors import InputError
+from cosent.flags import option
 from cosent.record import read_record
 
 DEFAULT, PROMPT_SIDES = "default", ("query", "document")  # names of prompts that a model was trained with

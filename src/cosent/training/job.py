@@ -16,11 +16,12 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import cosent
-from cosent.cli import PACKAGES, as_words
+from cosent.cli import PACKAGES
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import leaks
 from cosent.encoders import local
+from cosent.flags import as_words
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decision import write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes, terms_of
