@@ -41,7 +41,7 @@ JOBS = {
     "audit": Job("look for duplicates and leaks in a prepared corpus", package="cosent.data_scripts"),
     "train": Job("fine-tune an encoder on labelled pairs", shares_work=True, recipes=True),
     "distill": Job("train a small student that embeds and generates sentences", shares_work=True, recipes=True),
-    "evaluate": Job("score a model on a corpus, a labelled file, a search task or minimal pairs", shares_work=True),
+    "evaluate": Job("score a model on a corpus, a labelled file or a search", shares_work=True),
     "calibrate": Job("find the threshold and probabilities of a model on labelled pairs"),
     "study": Job("compare recipes over corpora and seeds"),
     "report": Job("draw the tables and figures of a study"),
