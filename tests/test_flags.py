@@ -222,7 +222,7 @@ def test_help_of_training_is_short(monkeypatch):
 # Names that mean different things in different jobs.
 AMBIGUOUS = {
     *("corpus", "folder", "int8", "label_column", "max_length", "model", "model_name_or_path", "output", "overwrite"),
-    *("rerank", "teacher", "text"),
+    *("queries", "rerank", "teacher", "text"),
 }
 
 
