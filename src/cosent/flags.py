@@ -190,10 +190,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *argument_classes: type, program="", launches=False, all_flags=False, defaults: Mapping = {}):
         self.flags = flags_of(*argument_classes)
         positional = (flag for flag in self.flags.values() if flag.metadata.get("positional"))
-        names = "".join(f" {flag.name.upper()}{' ...' if flag.is_list else ''}" for flag in positional)
+        sentences = "".join(f" {flag.name.upper()}{' ...' if flag.is_list else ''}" for flag in positional)
         super().__init__(
             prog=program,
-            usage=f"{program}{' [--config RECIPE]' if 'config' in self.flags else ''} [--flag value ...]{names}",
+            usage=f"{program}{' [--config RECIPE]' if 'config' in self.flags else ''} [--flag value ...]{sentences}",
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,

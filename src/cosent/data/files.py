@@ -281,7 +281,9 @@ def find_columns(
             logger.info("%s: no header, the first columns are read. Otherwise name them with %s.", path, flag or "one")
     elif len(set(names)) < len(names):  # positions tell repeated names apart
         names = tuple(name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names))
-    return replace(first, names=names, sentences=tuple(names[i] for i in positions), header=header and not keyed)
+    return replace(
+        first, names=names, sentences=tuple(names[i] for i in positions if i is not None), header=header and not keyed
+    )
 
 
 def one_column(first: Table, count: int, expected: str) -> InputError:

@@ -176,10 +176,10 @@ def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
         )
 
 
-def quoted(number: int, text: str, fields: list | None) -> RowError | None:
+def quoted(number: int, text: str, fields: object) -> RowError | None:
     """Error for a row of TSV with the quotes of a spreadsheet: both texts of line 1, or a text with doubled quotes."""
     first_texts = number == 1 and text.startswith('"') and '"\t"' in text
-    if first_texts or ('""' in text and any(map(_has_doubled_quotes, fields or []))):
+    if first_texts or ('""' in text and isinstance(fields, list) and any(map(_has_doubled_quotes, fields))):
         got, remedy = "quotes as a spreadsheet writes them", "Save it as .csv, where quotes are read."
         return RowError("plain text between tabs", got, remedy)
     return None

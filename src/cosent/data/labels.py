@@ -56,7 +56,7 @@ class LabelReader:
     def read(self, label: object, name: str = "a label") -> float:
         """The number of a label; NLI classes become their rank."""
         kind, low, high = self.labels.label_kind, self.labels.label_min, self.labels.label_max
-        value = value_of(label, (LABEL_WORDS if kind == "binary" else {}) | self.values)
+        value = value_of(label, {**(LABEL_WORDS if kind == "binary" else {}), **self.values})
         if value is None:
             raise RowError(f"one of {', '.join(self.values)} (--label_values)", f"{label!r}", "Add it to the flag.")
         if value is not label:

@@ -9,6 +9,7 @@ A probability holds for pairs like those of that split, with its share of simila
 finite.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +19,7 @@ LEAST = 1e-7  # of float32, in which models compute: a probability of 0 or 1 cou
 FOLDS = 5
 SCARCE = 2 * FOLDS  # pairs of a label; with fewer, folds decide nothing, and Platt scaling is used
 
-Numbers = np.ndarray | list[float]
+Numbers = np.ndarray | Sequence[float]
 
 
 def probability_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -92,7 +92,7 @@ def thresholds_of(model: str, args: DedupArguments) -> tuple[float, float | None
 
     if args.threshold is not None:
         rule = choose_rule(decision_rules(model), args.corpus, model)
-        return args.threshold, rule and rule.threshold
+        return args.threshold, None if rule is None else rule.threshold
     rule = needed_rule(model, args.corpus, "Give --threshold, e.g. 0.97.")
     if rule.merge_threshold is None:
         raise InputError(

@@ -96,7 +96,7 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
         resolve(name)
     from cosent.compute.distributed import rank
 
-    if args.queries is None:
+    if args.text is None or args.queries is None:
         corpus = rows_of(args)
         measure = partial(measure_pairs, corpus=corpus, retrieval_args=retrieval_args)
     else:
@@ -107,12 +107,12 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     measured = [measure(replace(args, model=name)) for name in names]
     if rank() > 0:
         return
-    result, lines = measured[0].result, measured[0].lines
+    result, lines, scores = measured[0].result, measured[0].lines, measured[0].scores
     rows = None if corpus is None else corpus.split(args.split)
-    if args.predictions:
-        write_predictions(args.predictions, rows, measured[0].scores, result["threshold"])
+    if args.predictions and scores is not None:
+        write_predictions(args.predictions, rows, scores, result["threshold"])
     if args.baseline is not None:
-        gaps = differences(*measured, rows)
+        gaps = differences(measured[0], measured[1], rows)
         result |= {"baseline": measured[1].result, "differences": gaps}
         lines += ["", *measured[1].lines, "", f"{args.model} minus {args.baseline}, on the same rows", INTERVAL_HEAD]
         lines += [
@@ -173,7 +173,7 @@ def read_labelled(
     table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
     first, second, label = table.sentences
     rows = replace(table, sentences=(first, second)).placed([first, second, label])
-    read = [(row[first], row[second], number_at(where, row[label], LABEL_WORDS | values)) for where, row in rows]
+    read = [(row[first], row[second], number_at(where, row[label], {**LABEL_WORDS, **values})) for where, row in rows]
     columns = dict(zip(FEATURES, map(list, zip(*read, strict=True)), strict=True))
     binary = set(columns["label"]) <= {0.0, 1.0}
     low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
@@ -250,7 +250,8 @@ def measure_search(args: EvaluateArguments, sheet: "Sheet", queries: list[tuple[
     answers, reason = answers_of(model, args.model, sheet, queries, prompt, args.corpus)
     answered = np.count_nonzero(answers.answerable)
     head = f"{args.model}: {len(queries)} queries, {answered} with an answer, among {len(sheet.sentences)} sentences"
-    result = {"model": args.model, "queries": args.queries, "text": args.text, "sentences": len(sheet.sentences)}
+    result: dict[str, Any] = {"model": args.model, "queries": args.queries}
+    result |= {"text": args.text, "sentences": len(sheet.sentences)}
     result |= {"flag": answers.flag, "thresholds": answers.over_thresholds()}
     lines = [head, *answers.table(), *([f"no probabilities: {reason}"] if reason else [])]
     return Measured(result, lines, {"nearest_right": answers.right[answers.answerable].astype(np.float64)})
@@ -266,8 +267,9 @@ def differences(first: Measured, second: Measured, rows) -> Gaps:
     from cosent.evaluation.significance import paired_means, paired_spearman
 
     gaps: Gaps = {}
-    groups = None if rows is None else pair_groups(rows)
-    if rows is not None:
+    groups = None
+    if first.scores is not None and second.scores is not None:  # of pairs, not of a search
+        groups = pair_groups(rows)
         gaps["spearman"] = paired_spearman(np.stack([first.scores, second.scores]), labels_of(rows), groups)
     for name in [name for name in first.values if name in second.values]:
         values = np.stack([first.values[name], second.values[name]])

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,10 @@ from cosent.errors import InputError
 from cosent.flags import option
 from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
 from cosent.seal import seal
+
+if TYPE_CHECKING:
+    from cosent.models.bi_encoder import SentenceEncoder
+    from cosent.models.cross_encoder import CrossEncoder
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 PAIRS = 1000  # of validation, on which the export is compared with the model
@@ -83,16 +88,19 @@ def main(args: ExportArguments) -> None:
         print(f"next: python {output / 'run.py'} 怎么还款 如何还款")
 
 
-def exportable(args: ExportArguments):
+def exportable(args: ExportArguments) -> "SentenceEncoder | CrossEncoder":
     """The model, with shorter vectors if they are asked for."""
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.lookup import LookupModel
 
-    model = load_model(args.model) if args.truncate_dim is None else load_bi_encoder(args.model)
+    model: SentenceEncoder | CrossEncoder
+    if args.truncate_dim is None:
+        model = load_model(args.model)
+    else:
+        model = load_bi_encoder(args.model)
+        model.truncate(args.truncate_dim)
     if args.int8 and isinstance(model.backbone, LookupModel):
         raise InputError(f"--int8: {args.model} is a lookup, which has no matrix products. Leave it out.")
-    if args.truncate_dim is not None:
-        model.truncate(args.truncate_dim)
     return model
 
 

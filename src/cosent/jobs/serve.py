@@ -160,6 +160,7 @@ def hits_by(service: Service) -> Callable[[list], list]:
 
     def compute(questions: list) -> list:
         hits: list = []
+        assert service.index is not None  # a service without one has no /search
         for (top, limits), alike in groupby(questions, itemgetter(1, 2)):
             queries, most = [query for query, *_ in alike], min(top, len(service.index))
             hits += service.index.search(queries, most, **options, **dict(limits))

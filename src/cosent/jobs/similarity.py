@@ -95,14 +95,21 @@ def checked_table(args: SimilarityArguments) -> Table | None:
 def rule_and_note(args: SimilarityArguments, prompts: tuple[str, str]) -> tuple[DecisionRule | None, str]:
     """The decision rule at the base rate of the flag, and a line about it or about why there is none."""
     rule, reason = rule_for(args.model, prompts, args.corpus)
-    if rule is None and args.base_rate is not None:
+    calibration = None if rule is None else rule.calibration
+    if rule is not None and calibration is None:
+        reason = f"the pairs of {rule.corpus} validation are all similar, or all not"
+    if calibration is None and args.base_rate is not None:
         raise InputError(f"--base_rate corrects the probabilities of a decision rule, but {reason}.")
-    if rule is None:
+    if rule is None or calibration is None:
         return None, f"score; no probability or verdict: {reason}"
     if args.base_rate is None:
         return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
+    if calibration.base_rate is None:
+        raise InputError(
+            f"--base_rate: the rule of {args.model} lacks the share of similar pairs. Run cosent calibrate."
+        )
     note = f"score, probability and verdict (at a probability of 0.5) as on {rule.corpus} validation, of which "
-    note += f"{rule.calibration.base_rate:.4f} are similar"
+    note += f"{calibration.base_rate:.4f} are similar"
     return replace(rule, base_rate=args.base_rate), note
 
 
@@ -118,7 +125,7 @@ def score(
 
 def answers(scores: np.ndarray, rule: DecisionRule | None) -> list[dict]:
     """The new columns of each pair."""
-    columns = [[round(float(score), 6) for score in scores]]
+    columns: list[list] = [[round(float(score), 6) for score in scores]]
     if rule is not None:
         columns.append([round(float(probability), 6) for probability in rule.probabilities(scores)])
         columns.append(["similar" if similar else "not similar" for similar in rule.similar(scores)])

@@ -111,9 +111,8 @@ def answers_of(
         prompt: in front of the queries; default: the model's.
         corpus: whose decision rule to use.
     """
-    embeds = isinstance(model, SentenceEncoder)
-    encoder = model if embeds else load_bi_encoder(RETRIEVER).to(model.device).eval()
-    index = Index.of(sheet.sentences, encoder)
+    encoder = model if isinstance(model, SentenceEncoder) else load_bi_encoder(RETRIEVER).to(model.device).eval()
+    index, embeds = Index.of(sheet.sentences, encoder), encoder is model
     query_prompt = encoder.prompts.for_search()[0] if prompt is None else prompt
     sides = (query_prompt, index.prompt) if embeds else model.prompts.sides()
     rule, reason = rule_for(name, sides, corpus)
@@ -121,8 +120,9 @@ def answers_of(
     hits = index.search(texts, 1, prompt if embeds else None, None if embeds else model)
     best = [of_query[0] for of_query in hits]
     scores = np.array([hit.score for hit in best])
-    calibrated = rule is not None and rule.calibration is not None
     answerable = np.array([bool(answer) for _, answer in queries])
     right = np.array([answer in sheet.values[hit.row] for hit, (_, answer) in zip(best, queries, strict=True)])
-    flag, values = ("min_probability", rule.probabilities(scores)) if calibrated else ("min_score", scores)
+    flag, values = "min_score", scores
+    if rule is not None and rule.calibration is not None:
+        flag, values = "min_probability", rule.probabilities(scores)
     return Answers(flag, values, right & answerable, answerable), reason

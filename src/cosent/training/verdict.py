@@ -24,8 +24,8 @@ from cosent.evaluation.similarity import overlaps
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import teacher_scores, teacher_vectors
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
-from cosent.models.text_model import TextModel
 from cosent.record import OVERLAP, Changes, Metrics, RunRecord
 from cosent.training.evaluation import RUN_RESAMPLES, Evaluation
 from cosent.training.global_batch import GlobalBatchTrainer
@@ -57,7 +57,7 @@ def floors_of(corpora: Iterable[Corpus], recipe: dict[str, Any], device: torch.d
 
     Without `similar` for a run that starts from it, whose metrics before training they are; with the teacher of a run.
     """
-    models: dict[str, tuple[TextModel, list[str] | None]] = {}
+    models: dict[str, tuple[SentenceEncoder | CrossEncoder, list[str] | None]] = {}
     if recipe["model_name_or_path"] != SIMILAR:
         models[SIMILAR] = load_model(SIMILAR), None
     if recipe.get("teacher") is not None:
@@ -78,7 +78,9 @@ def floors_of(corpora: Iterable[Corpus], recipe: dict[str, Any], device: torch.d
     return floors
 
 
-def cached_scores(model: TextModel, first: list[str], second: list[str], prompt: list[str] | None) -> np.ndarray:
+def cached_scores(
+    model: SentenceEncoder | CrossEncoder, first: list[str], second: list[str], prompt: list[str] | None
+) -> np.ndarray:
     """Scores of pairs by a model that is not trained, through the cache on disk."""
     if not isinstance(model, SentenceEncoder):
         return teacher_scores(model, first, second, prompt=prompt)
@@ -182,9 +184,7 @@ def in_points(difference: float, low: float, high: float) -> str:
     return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
-def warn_of_fall(
-    trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation, predictions: dict[str, np.ndarray | dict]
-) -> None:
+def warn_of_fall(trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation, predictions: dict[str, Any]) -> None:
     """Warns at the first validation of a training about metrics clearly below the start."""
     rows, name = corpus.split("validation"), corpus.manifest.name
     scores = {"now": predictions["scores"], "spearman": before.scores[name]["validation"]["scores"]}
