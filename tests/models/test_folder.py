@@ -296,16 +296,17 @@ def test_truncated_vectors_are_the_first_numbers(tiny_model, tmp_path, unit):
 
 def test_principal_directions(tiny_model):
     """Fails if other directions than those of the greatest variance stay, or all of them change a cosine."""
+    sentences = [f"{chr(0x4E00 + 7 * number)}第{number}个问题" for number in range(60)]  # more than directions
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
-    vectors = encoder.encode(SENTENCES, normalize_embeddings=True)
+    vectors = encoder.encode(sentences, normalize_embeddings=True)
     values, columns = np.linalg.eigh(np.cov(vectors.T.astype(np.float64)))
     for width in (vectors.shape[1], 4):
         shorter = SentenceEncoder.from_pretrained(str(tiny_model))
-        shorter.truncate(width, SENTENCES)
+        shorter.truncate(width, sentences)
         expected = vectors @ columns[:, np.argsort(-values)[:width]]
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        units = shorter.encode(SENTENCES, normalize_embeddings=True)
-        assert units.shape == (len(SENTENCES), width)
+        units = shorter.encode(sentences, normalize_embeddings=True)
+        assert units.shape == (len(sentences), width)
         np.testing.assert_allclose(units @ units.T, expected @ expected.T, atol=1e-4)
         if width == vectors.shape[1]:
             np.testing.assert_allclose(units @ units.T, vectors @ vectors.T, atol=1e-5)

@@ -105,15 +105,16 @@ def test_what_teaches_nothing_is_refused(train, made_up, tmp_path, caplog):
     assert "--dropout 0.1" in caplog.text
 
 
-def test_labels_the_wrong_way_round_are_asked_about(make_corpus, caplog):
+def test_labels_the_wrong_way_round_are_asked_about(make_corpus, tiny_model, caplog):
     """Fails if distances train for hours without a word, or sound, few or random labels raise the question."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
     pairs = [(f"第{i}个问题", f"第{i}个问题" if i % 2 else "怎么还款") for i in range(40)]
     rng = np.random.default_rng(0)
     cases = {"similarities": [i % 2 for i in range(40)], "random": rng.integers(2, size=40).tolist()}
     for name, labels in (cases | {"few": [1, 0] * 5, "distances": [1 - i % 2 for i in range(40)]}).items():
         caplog.clear()
         rows = [(*pair, float(label)) for pair, label in zip(pairs, labels, strict=False)]
-        corpora_of_run(DataArguments(corpus=[str(make_corpus({"train": rows}, name=name))]), "cosent", 1)
+        pairs_for("cosent", make_corpus({"train": rows}, name=name), encoder)
         assert ("distances train: similar pairs share fewer" in caplog.text) == (name == "distances")
         assert bool(caplog.records) == (name == "distances"), name
 

@@ -104,7 +104,7 @@ def test_a_loss_for_each_corpus(train, made_up, make_corpus, pairs, tiny_model, 
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "python/model.safetensors").read_bytes()
     assert read_record(folder).recipe["loss"] == words
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "with the losses `made_up=cosine_floor` and `faq=infonce`" in card and "- loss:infonce\n" in card
+    assert "with the losses `cosine_floor` and `infonce`" in card and "- loss:infonce\n" in card
 
 
 def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):

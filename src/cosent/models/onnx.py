@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -53,6 +54,7 @@ def write_onnx(model: SentenceEncoder | CrossEncoder, folder: Path, name: str, i
     file.parent.mkdir()
     write_graph(model, file, name)
     if int8:
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before onnxruntime is imported
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         with quiet():
