@@ -188,7 +188,8 @@ class Index:
         texts = as_texts(queries)
         rule = self.rule if rule is None and reranker is None else rule
         query_prompt = self.encoder.prompts.for_search()[0] if prompt is None else prompt
-        if rule is not None and reranker is None and rule.prompts != (query_prompt, self.prompt):
+        prompts = (query_prompt, self.prompt) if reranker is None else reranker.prompts.sides()
+        if rule is not None and rule.prompts != prompts:
             rule = None  # its scores are of other texts
         if min_probability is not None:
             check_reachable(min_probability, rule, self.encoder if reranker is None else reranker)
