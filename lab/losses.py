@@ -110,14 +110,9 @@ def logistic(
     return F.binary_cross_entropy_with_logits(logits, labels)
 
 
-MEAN: list[Tensor] = []  # cosine, of the first batch of a run
-
-
 def logistic_mean(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
     """`logistic` with its threshold fixed at the mean score of the first batch."""
-    if not MEAN:
-        MEAN.append(scores.detach().mean())
-    return logistic(scores, labels, scale, float(MEAN[0]))
+    return logistic(scores, labels, scale, threshold=math.nan)
 
 
 def line_squared(scores: Tensor, labels: Tensor, rate: float = 0.01) -> Tensor:

@@ -37,6 +37,13 @@ SHA256 = (
     "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"  # of that file, in each wheel of version 0.3.0
 )
 SPECIAL = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+MEASURED = (
+    "34.17",
+    "42.74",
+    "72.70",
+    "11.12",
+    "77.37",
+)  # lab/results/front.json; PAWSX by the nightly test, within 0.5
 PROMPTS = {"query": "query: ", "passage": "passage: "}
 SCORES = """\
 | test Spearman x100 | ATEC | BQ | LCQMC | PAWSX | STS-B |
@@ -217,8 +224,6 @@ def main(args: EncoderArguments) -> int:
     print(f"{args.output}: {count / 1e6:.1f} M parameters, {len(encoder.tokenizer):,} pieces", file=sys.stderr)
     return 0
 
-
-MEASURED = ("?", "?", "72.70", "11.12", "77.37")
 
 if __name__ == "__main__":
     run(main)
