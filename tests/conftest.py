@@ -54,17 +54,18 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def tokenizer():
-    """That of `mini` in November 2026: with another vocabulary, every random model would be another one."""
+    """The one of `mini` in November 2026, for one test: a model cuts its tokenizer to its own length."""
     return AutoTokenizer.from_pretrained(VOCABULARY)
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tokenizer, tmp_path_factory) -> Path:
+def tiny_model(tmp_path_factory) -> Path:
     """A folder with a BERT of 2 layers, 32 wide, over this vocabulary."""
     folder = tmp_path_factory.mktemp("tiny")
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
     config = BertConfig(vocab_size=len(tokenizer), **sizes)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -257,7 +258,7 @@ def lora_run(tiny_model, made_up, tmp_path_factory) -> FinishedRun:
 
 
 @pytest.fixture(scope="session")
-def tiny_student(tokenizer, tmp_path_factory) -> Path:
+def tiny_student(tmp_path_factory) -> Path:
     """A folder with a student: a RoFormer of 2 layers, 32 wide, its head and a `linear_cls` pool, all random.
 
     Drawn with a deviation of 0.3: with the usual 0.02 every token is as likely as any other, and no test sees a leak.
@@ -265,6 +266,7 @@ def tiny_student(tokenizer, tmp_path_factory) -> Path:
     from cosent.models.student import Student
 
     folder = tmp_path_factory.mktemp("student")
+    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
     sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "max_position_embeddings": 128}
     config = RoFormerConfig(vocab_size=len(tokenizer), initializer_range=0.3, **sizes)

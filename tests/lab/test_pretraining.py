@@ -78,7 +78,7 @@ def test_masking_hides_the_asked_share_in_spans(tokenizer):
     assert after_chosen > 0.45, "tokens are chosen one by one, not in spans"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ids(tokenizer):
     return np.concatenate(tokenizer(LINES, add_special_tokens=False)["input_ids"])
 
