@@ -8,7 +8,7 @@ import pytest
 
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.decision import choose_rule, decision_rules
+from cosent.models.decision import rule_for
 from cosent.record import (
     RECORD_NAME,
     CorpusRecord,
@@ -55,7 +55,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
 
 def test_the_shipped_model_answers_with_a_probability():
     """Fails if `cosent similarity` without --model gives no verdict, or its card shows others than its record."""
-    rule = choose_rule(decision_rules("similar"), None, "similar")
+    rule = rule_for("similar", ("", ""))[0]
     low, high = rule.probabilities([0.3, 0.99])
     assert rule.corpus == "all" and 0 < low < 0.1 < 0.9 < high < 1
     after, card = read_record("similar").after, Path(resolve("similar"), "README.md").read_text(encoding="utf-8")

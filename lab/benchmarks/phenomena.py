@@ -11,7 +11,7 @@ import numpy as np
 from cosent.comparing.document import Cell, markdown_table
 from cosent.errors import messages_for_users
 from cosent.models.auto import load_model
-from cosent.models.decision import choose_rule, decision_rules
+from cosent.models.decision import rule_for
 from cosent.record import shortened
 from lab.benchmarks.common import save
 from lab.probe.phenomena import CHANGES, PHENOMENA, by_phenomenon, pairs, passed, read_items
@@ -35,9 +35,9 @@ def main(args: argparse.Namespace) -> None:
 
 def describe(path: str) -> dict[str, dict[str, Any]]:
     """Accuracy, mean scores of both forms, and share of the verdict "similar" for each, by phenomenon."""
-    items = read_items()
-    scores = np.asarray(load_model(path).similarity(*pairs(items).values()), np.float64)
-    rule, names = choose_rule(decision_rules(path), None, path), np.array([item.phenomenon for item in items])
+    items, model = read_items(), load_model(path)
+    scores = np.asarray(model.similarity(*pairs(items).values()), np.float64)
+    (rule, _), names = rule_for(path, model.prompts.sides()), np.array([item.phenomenon for item in items])
     found = by_phenomenon(items, passed(scores))
     for name, facts in found.items():
         for form, values in zip(("same", "different"), np.split(scores, 2), strict=True):

@@ -111,7 +111,7 @@ def test_a_cross_encoder_drops_what_it_finds_similar(mine, tiny_cross, monkeypat
     columns = zip(*(pair for pair in pairs if frozenset(pair) in new), strict=True)
     scores = cross.similarity(*map(list, columns))
     threshold = float(np.median(scores)) + 1e-6
-    with pytest.raises(InputError, match="no threshold.*--cross"):
+    with pytest.raises(InputError, match="--cross: .*no decision rule"):
         mine("--random", 20, "--cross", tiny_cross, output="unknown")
     monkeypatch.setattr("cosent.models.decision.decision_rules", rules_of(fruit=threshold, lcqmc=9.0))
     made, said = mine("--random", 20, "--cross", tiny_cross, output="with")

@@ -168,6 +168,9 @@ def test_a_table_without_a_header(search, tiny_bi, tmp_path):
         assert search("--query", "还款", "--top", "3", index=tmp_path / "v.npy")[0] == expected
 
 
+UNCALIBRATED = DecisionRule("faq", 0.95, None)
+
+
 def test_impossible_questions(folder, encoder, tmp_path):
     """Fails if an impossible question gets an answer or a traceback, or an empty query gets hits."""
     index = Index.open(folder / "index/vectors.npy", encoder)
@@ -177,6 +180,7 @@ def test_impossible_questions(folder, encoder, tmp_path):
         (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
         (lambda: index.search(["还款"], top=0), "1 to 7 sentences"),
         (lambda: Index.of([], encoder), "no sentence"),
+        (lambda: index.search("还款", rule=UNCALIBRATED, min_probability=0.5), "--min_probability 0.5"),
     ):
         with pytest.raises(InputError, match=message):
             call()
@@ -189,7 +193,6 @@ def test_hits_by_the_rule_of_the_model(search, tiny_bi, tmp_path, monkeypatch):
     """Fails if the command and Python decide otherwise, a probability that no hit has is accepted, the row of a table
     is lost, or its sentences are not those of the column."""
     monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: {"faq": RULE})
-    monkeypatch.setattr("cosent.search.index.decision_rules", lambda model: {"faq": RULE})
     with open(tmp_path / "faq.csv", "w", encoding="utf-8") as file:
         file.write("id,question,answer\n" + "".join(f"{n},{line},答{n}\n" for n, line in enumerate(LINES[:6])))
     flags = ("--text", tmp_path / "faq.csv", "--text_column", "question", "--query", "怎么还款", "别的事")

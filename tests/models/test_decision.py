@@ -20,7 +20,6 @@ from cosent.jobs.similarity import answers, line
 from cosent.models.decision import (
     JOINT,
     DecisionRule,
-    choose_rule,
     find_merge_threshold,
     joint_rule,
     rule_for,
@@ -39,12 +38,15 @@ def columns(part):
     return list(first), list(second), np.array(labels)
 
 
-def test_few_validation_pairs_are_said_once(caplog):
+def test_few_validation_pairs_are_said_once(tmp_path, caplog):
     """Fails if a probability of 0.93 that rests on 31 pairs looks like one of 8,000."""
     for pairs in (31, 31, 8000):
         rule = DecisionRule("faq", 0.5, Calibration(method="platt", pairs=pairs, slope=10.0, intercept=-7.0))
-        assert choose_rule({"faq": rule}, None, f"runs/{pairs}") is rule
-    assert [record.args for record in caplog.records] == [("runs/31", 31)]
+        folder = tmp_path / str(pairs)
+        folder.mkdir(exist_ok=True)
+        write_rules(folder, {"faq": rule})
+        assert rule_for(str(folder), ("", "")) == (rule, "")
+    assert [record.args for record in caplog.records] == [(str(tmp_path / "31"), 31)]
 
 
 @pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.slow)])

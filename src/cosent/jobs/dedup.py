@@ -45,7 +45,7 @@ class DedupArguments(OutputFile):
 
 def main(index_args: IndexArguments, args: DedupArguments) -> None:
     check_arguments(args)  # before imports that take seconds
-    threshold, similar = thresholds_of(index_args.model, args)
+    resolve(index_args.model)
     from tqdm.auto import tqdm
 
     from cosent.search.dedup import KeptApart, representatives
@@ -54,6 +54,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
 
     encoder = open_model(index_args, bi_encoder=True)
     index = open_index(index_args.index, index_args.text, encoder, index_args.text_column, index_args.options)
+    threshold, similar = thresholds_of(index_args.model, index.prompt, args)
     inputs = list(index_args.text or [])
     if index_args.index is not None:
         inputs += [index_args.index, str(open_vectors(index_args.index).input)]
@@ -85,15 +86,19 @@ def check_arguments(args: DedupArguments) -> None:
         raise InputError("--json prints groups, and --output writes the first sentence of each. Give one of the two.")
 
 
-def thresholds_of(model: str, args: DedupArguments) -> tuple[float, float | None]:
-    """The cosine from which sentences are merged, and from which the model calls them similar, if it has a rule."""
-    resolve(model)
-    from cosent.models.decision import choose_rule, decision_rules, needed_rule
+def thresholds_of(model: str, prompt: str, args: DedupArguments) -> tuple[float, float | None]:
+    """The cosine from which sentences are merged, and from which the model calls them similar, if it has a rule.
 
+    Args:
+        prompt: in front of the sentences.
+    """
+    from cosent.models.decision import rule_for
+
+    rule, reason = rule_for(model, (prompt, prompt), args.corpus)
     if args.threshold is not None:
-        rule = choose_rule(decision_rules(model), args.corpus, model)
         return args.threshold, None if rule is None else rule.threshold
-    rule = needed_rule(model, args.corpus, "Give --threshold, e.g. 0.97.")
+    if rule is None:
+        raise InputError(f"{reason}. Or give --threshold, e.g. 0.97.")
     if rule.merge_threshold is None:
         raise InputError(
             f"{model}: on validation no cosine tells duplicates from other close pairs well enough to merge "

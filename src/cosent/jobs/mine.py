@@ -178,9 +178,13 @@ def find_neighbours(args: MineArguments, corpus, pool, cache: Path, left_out: Co
 
 def drop_similar(pairs: dict[str, "Pairs"], cross: str, score_pairs: Callable, corpus: str, left_out: Counter) -> dict:
     """Drops pairs that `--cross` scores as similar (likely false negatives) from `pairs`, in place."""
-    from cosent.models.decision import decision_rules, needed_rule
+    from cosent.models.auto import load_model
+    from cosent.models.decision import decision_rules, rule_for
 
-    rule = needed_rule(cross, corpus if corpus in decision_rules(cross) else None, "Name another --cross.")
+    prompts = load_model(cross).prompts.sides()
+    rule, reason = rule_for(cross, prompts, corpus if corpus in decision_rules(cross) else None)
+    if rule is None:
+        raise InputError(f"--cross: {reason}. Or name another model.")
     facts = {"threshold": rule.threshold}
     for kind, (first, second) in pairs.items():
         if len(first):

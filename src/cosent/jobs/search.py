@@ -45,21 +45,19 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
         resolve(model)
     from cosent.data.files import read_texts
     from cosent.models.cross_encoder import CrossEncoder
-    from cosent.models.decision import choose_rule, decision_rules, needed_rule
+    from cosent.models.decision import rule_for
     from cosent.models.folder import is_cross_encoder
     from cosent.search.index import open_index
 
     if args.rerank is not None and not is_cross_encoder(resolve(args.rerank)):
         raise InputError(f"--rerank {args.rerank} is no cross-encoder. Name one, or search with --model {args.rerank}.")
-    scoring = args.rerank or index_args.model
-    if args.min_probability is None:
-        rule = choose_rule(decision_rules(scoring), args.corpus, scoring)
-    else:
-        rule = needed_rule(scoring, args.corpus, "Make one with cosent calibrate, or give --min_score.")
     encoder = open_model(index_args, bi_encoder=True)
     index = open_index(index_args.index, index_args.text, encoder, index_args.text_column, index_args.options)
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
     reranker = None if args.rerank is None else CrossEncoder.from_pretrained(args.rerank).to(encoder.device)
+    rule, reason = rule_for(args.rerank or index_args.model, index.prompts(prompt, reranker), args.corpus)
+    if rule is None and args.min_probability is not None:
+        raise InputError(f"--min_probability: {reason}. Or give --min_score.")
     search = partial(index.search, prompt=prompt, reranker=reranker, rule=rule, **args.limits)
     if not args.json:
         likely = "" if rule is None else "probability  verdict      "

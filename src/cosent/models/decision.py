@@ -150,27 +150,21 @@ def rule_for(model: str, prompts: tuple[str, str], corpus: str | None = None) ->
         InputError: the model has no rule for `corpus`.
     """
     rules = decision_rules(model)
-    rule = choose_rule(rules, corpus, model)
+    if corpus is not None and corpus not in rules:
+        raise InputError(
+            f"--corpus {corpus}: {model} has a rule for {' '.join(rules) or 'no corpus'}. Name another, or find one: "
+            f"cosent calibrate --model {model} --corpus {corpus}."
+        )
+    rule = rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
     if rule is None and rules:
         return None, f"{model} has a rule for each of {', '.join(rules)}: choose one by --corpus"
     if rule is None:
         return None, f"{model} has no decision rule, which cosent calibrate finds on labels of 0 and 1"
     if rule.prompts != prompts:
         return None, f"the rule of {model} was found with {described(rule.prompts)}, not {described(prompts)}"
-    return rule, ""
-
-
-def choose_rule(rules: dict[str, DecisionRule], corpus: str | None, model: str) -> DecisionRule | None:
-    """The rule of a corpus; without one, that of all corpora together, or the only one, or None."""
-    if corpus is not None and corpus not in rules:
-        raise InputError(
-            f"--corpus {corpus}: {model} has a threshold for {' '.join(rules) or 'no corpus'}. Name another, or find "
-            f"one: cosent calibrate --model {model} --corpus {corpus}."
-        )
-    rule = rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
-    if rule and rule.calibration and rule.calibration.pairs < FEW_PAIRS:
+    if rule.calibration is not None and rule.calibration.pairs < FEW_PAIRS:
         warn_of_few(str(model), rule.calibration.pairs)
-    return rule
+    return rule, ""
 
 
 @cache  # a service chooses the same rule for its index and its pairs
@@ -180,13 +174,3 @@ def warn_of_few(model: str, pairs: int) -> None:
         model,
         pairs,
     )
-
-
-def needed_rule(model: str, corpus: str | None, instead: str) -> DecisionRule:
-    """As `choose_rule`; where there is none, an error that says what to give instead."""
-    rules = decision_rules(model)
-    rule = choose_rule(rules, corpus, model)
-    if rule is None:
-        thresholds = [f"{rule.threshold:.4f} for {name}" for name, rule in rules.items()]
-        raise InputError(f"{model} has {', '.join(thresholds) or 'no threshold'}. {instead}")
-    return rule

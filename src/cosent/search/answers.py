@@ -112,12 +112,11 @@ def answers_of(
         corpus: whose decision rule to use.
     """
     encoder = model if isinstance(model, SentenceEncoder) else load_bi_encoder(RETRIEVER).to(model.device).eval()
-    index, embeds = Index.of(sheet.sentences, encoder), encoder is model
-    query_prompt = encoder.prompts.for_search()[0] if prompt is None else prompt
-    sides = (query_prompt, index.prompt) if embeds else model.prompts.sides()
-    rule, reason = rule_for(name, sides, corpus)
+    index = Index.of(sheet.sentences, encoder)
+    reranker, prompt = (None, prompt) if encoder is model else (model, None)
+    rule, reason = rule_for(name, index.prompts(prompt, reranker), corpus)
     texts = [query for query, _ in queries]
-    hits = index.search(texts, 1, prompt if embeds else None, None if embeds else model)
+    hits = index.search(texts, 1, prompt, reranker)
     best = [of_query[0] for of_query in hits]
     scores = np.array([hit.score for hit in best])
     answerable = np.array([bool(answer) for _, answer in queries])

@@ -20,7 +20,7 @@ from cosent.data.files import read_rows
 from cosent.data.formats import AS_USUAL, FileOptions, is_blank
 from cosent.errors import InputError
 from cosent.models.cache import fingerprint, sentence_vectors
-from cosent.models.decision import DecisionRule, choose_rule, decision_rules
+from cosent.models.decision import DecisionRule, rule_for
 from cosent.models.embedding import as_texts
 from cosent.search.neighbours import nearest
 from cosent.search.vectors import open_vectors
@@ -121,7 +121,7 @@ class Index:
         from cosent.models.auto import load_bi_encoder
 
         index = open_index(None, as_texts(text), load_bi_encoder(model).eval(), text_column)
-        index.rule = choose_rule(decision_rules(model), corpus, model)
+        index.rule, _ = rule_for(model, index.prompts(), corpus)
         return index
 
     def __len__(self) -> int:
@@ -142,6 +142,12 @@ class Index:
                     documents,
                 )
         return self.encoder.encode(list(queries), normalize_embeddings=True, prompt=prompt)
+
+    def prompts(self, prompt: str | None = None, reranker: "TextModel | None" = None) -> tuple[str, str]:
+        """Texts in front of query and sentence where the scores of `search` are computed."""
+        if reranker is not None:
+            return reranker.prompts.sides()
+        return self.encoder.prompts.for_search()[0] if prompt is None else prompt, self.prompt
 
     def nearest(self, vectors: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` sentences with the highest cosines for each vector of a query, best first.
@@ -179,18 +185,15 @@ class Index:
             queries: one query, whose hits are returned, or several, for a list of hits each.
             top: sentences per query, at most.
             prompt: in front of the queries; default: the model's prompt for queries.
-            rule: of the scores; default: the rule of the index, with a reranker none.
+            rule: of the scores, see `rule_for`; default: the rule of the index, with a reranker or another prompt none.
             min_score, min_probability: least score or probability of a hit.
 
         Raises:
             InputError: a probability that the rule cannot reach, or without a rule.
         """
         texts = as_texts(queries)
-        rule = self.rule if rule is None and reranker is None else rule
-        query_prompt = self.encoder.prompts.for_search()[0] if prompt is None else prompt
-        prompts = (query_prompt, self.prompt) if reranker is None else reranker.prompts.sides()
-        if rule is not None and rule.prompts != prompts:
-            rule = None  # its scores are of other texts
+        if rule is None and reranker is None and self.prompts(prompt) == self.prompts():
+            rule = self.rule
         if min_probability is not None:
             check_reachable(min_probability, rule, self.encoder if reranker is None else reranker)
         top = min(top, len(self))
@@ -221,7 +224,7 @@ class Index:
 
 def check_reachable(probability: float, rule: DecisionRule | None, model: "TextModel") -> None:
     """Refuses a probability that no hit can have, not even the query itself."""
-    if rule is None:
+    if rule is None or rule.calibration is None:
         raise InputError(
             f"--min_probability {probability:g}: the model has no map to probabilities for these prompts. Make one "
             "with cosent calibrate, or give --min_score."
