@@ -109,6 +109,7 @@ def kernel(args) -> dict:
 
 TASKS = {
     "train": bi_encoder,
+    "train_bf16": bi_encoder,
     "train_cross_encoder": cross_encoder,
     "pair_inputs": pair_inputs,
     "encode": encode,

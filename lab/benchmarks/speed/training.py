@@ -47,7 +47,8 @@ def bi_encoder(args) -> dict:
     clock, length = Clock(), max_length["bi_encoder"]
     with tempfile.TemporaryDirectory() as folder:
         side = bi_ours if args.side == "ours" else bi_theirs
-        model = side(encoder_folder(args.encoder), rows, length, flags(folder, args.count), clock)
+        arguments = flags(folder, args.count) | ({"bf16": True} if args.task == "train_bf16" else {})
+        model = side(encoder_folder(args.encoder), rows, length, arguments, clock)
     result = clock.result()
     if args.side == "ours":
         result["flops_per_second"] = flops_per_pair(model, rows, length) * result["pairs_per_second"]
