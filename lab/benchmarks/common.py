@@ -41,14 +41,17 @@ def shuffled_rows(corpus: str, split: str, count: int, start_over: bool = True):
 
 
 def theirs(model: str, max_length: int):
-    """sentence-transformers' bi-encoder of a folder: mean pooling, dropout 0, float32."""
+    """sentence-transformers' bi-encoder of a folder: mean pooling, dropout 0, float32, its default prompt."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     transformer = Transformer(model, config_kwargs=dropout, model_kwargs={"dtype": torch.float32})
     transformer.max_seq_length = max_length
-    return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), "mean")])
+    file = Path(model, "config_sentence_transformers.json")
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    prompts = {key: settings[key] for key in ("prompts", "default_prompt_name") if key in settings}
+    return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), "mean")], **prompts)
 
 
 def clock() -> float:

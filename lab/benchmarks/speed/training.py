@@ -120,7 +120,8 @@ def bi_theirs(model: str, rows, max_length: int, flags: dict, clock: Clock) -> N
     from sentence_transformers.sentence_transformer.losses import CoSENTLoss
 
     encoder = theirs(model, max_length)
-    arguments = SentenceTransformerTrainingArguments(**flags, batch_sampler=in_order)
+    prompt = encoder.prompts.get(encoder.default_prompt_name or "") or None
+    arguments = SentenceTransformerTrainingArguments(**flags, batch_sampler=in_order, prompts=prompt)
     rows = rows.rename_column("label", "score")
     SentenceTransformerTrainer(
         model=encoder, args=arguments, train_dataset=rows, loss=CoSENTLoss(encoder), callbacks=[clock]
@@ -147,7 +148,8 @@ def flops_per_pair(encoder, rows, max_length: int) -> float:
     4 x tokens x hidden for attention; the backward pass costs twice the forward pass.
     """
     config = encoder.backbone.config
-    sentences = [*rows["sentence1"][:], *rows["sentence2"][:]]
+    prompt = encoder.prompts.text(None, None)
+    sentences = [prompt + sentence for side in ("sentence1", "sentence2") for sentence in rows[side][:]]
     lengths = encoder.tokenizer(sentences, truncation=True, max_length=max_length, return_length=True)["length"]
     tokens = np.array(lengths, dtype=np.float64)
     hidden, inner = config.hidden_size, config.intermediate_size
