@@ -112,7 +112,7 @@ def test_the_default_learning_rate_is_that_of_the_start(tmp_path, caplog):
     """Fails if an encoder of the user's is trained at the rate of a shipped one, or --max_steps needs epochs."""
     caplog.set_level("INFO")
     rates = {("ours",): 5e-4, ("ours", "tuned"): 1e-4, ("ours", "lora"): 2e-3, ("table",): 3e-3}
-    rates |= {(): 2e-5, ("tuned",): 2e-5, ("lora",): 2e-4, ("tuned", "lora"): 2e-4}
+    rates |= {(): 5e-5, ("tuned",): 5e-5, ("lora",): 2e-4, ("tuned", "lora"): 2e-4}
     for start, rate in rates.items():
         args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
         args.choose_learning_rate(**dict.fromkeys(start, True))

@@ -90,7 +90,7 @@ def test_a_public_encoder_is_trained_as_its_folder_says(name, rows, tmp_path, ca
     caplog.set_level("INFO")
     make, pooling, prompt = PUBLIC[name]
     folder = make(tmp_path / "published")
-    for adapter, rate in ((None, 2e-5), (LoraConfig(r=2, target_modules=["query"]), 2e-4)):
+    for adapter, rate in ((None, 5e-5), (LoraConfig(r=2, target_modules=["query"]), 2e-4)):
         trainer = PairTrainer(
             folder, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"], peft_config=adapter
         )
