@@ -209,12 +209,10 @@ class SentenceEncoder(TextModel):
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
         """Cosine of each pair."""
-        first, second = sides
-        if first == second:  # a sentence of both sides is read once
-            vectors = self.encode([*sentences1, *sentences2], normalize_embeddings=True, prompt=first, **options)
-            return pair_cosines(vectors[: len(sentences1)], vectors[len(sentences1) :])
-        vectors = self.encode(sentences1, normalize_embeddings=True, prompt=first, **options)
-        return pair_cosines(vectors, self.encode(sentences2, normalize_embeddings=True, prompt=second, **options))
+        first, second = self.prefixes(sides)
+        texts = [*(first + text for text in sentences1), *(second + text for text in sentences2)]
+        vectors = self.encode(texts, normalize_embeddings=True, prompt="", **options)  # equal texts are read once
+        return pair_cosines(*np.split(vectors, 2))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Embeds sentences.

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,78 +28,66 @@ def default_cache() -> Path:
     return cache_home() / "cosent" / "model_outputs"
 
 
-def teacher_vectors(
-    teacher: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
+def pair_vectors(
+    encoder: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of the distinct sentences of pairs with their prompts (`prompts`: see `similarity`).
 
     Returns:
         Memory-mapped float32 of shape `(distinct sentences, hidden)`, and the two rows of each pair, `(pairs, 2)`.
     """
-    row_of: dict[tuple[str, str], int] = {}  # by prompt and sentence
-    sides, pairs = teacher.prompts.sides(**prompts), zip(sentences1, sentences2, strict=True)
-    rows = [[row_of.setdefault(text, len(row_of)) for text in zip(sides, pair, strict=True)] for pair in pairs]
-    return prompted_vectors(teacher, list(row_of), cache), np.array(rows)
+    first, second = encoder.prefixes(**prompts)
+    texts = [text for a, b in zip(sentences1, sentences2, strict=True) for text in (first + a, second + b)]
+    row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    rows = np.array([row_of[text] for text in texts]).reshape(-1, 2)
+    return text_vectors(encoder, list(row_of), cache), rows
 
 
 def sentence_vectors(
     encoder: SentenceEncoder, sentences: list[str], cache: Path | None = None, prompt: str | None = None
 ) -> np.memmap:
     """Unit vectors of sentences with one prompt, memory-mapped float32 of shape `(sentences, hidden)`."""
-    text = encoder.prompts.text(prompt)
-    return prompted_vectors(encoder, [(text, sentence) for sentence in sentences], cache)
+    prefix = encoder.prefix(encoder.prompts.text(prompt))
+    return text_vectors(encoder, [prefix + sentence for sentence in sentences], cache)
 
 
-def prompted_vectors(encoder: SentenceEncoder, texts: list[tuple[str, str]], cache: Path | None) -> np.memmap:
-    """Unit vectors of (prompt, sentence) pairs."""
-
-    def compute(share: slice) -> np.ndarray:
-        part = texts[share]
-        vectors = np.empty((len(part), encoder.embedding_dimension), dtype=np.float32)
-        options = {"normalize_embeddings": True, "show_progress_bar": rank() == 0}
-        for prompt in dict.fromkeys(prompt for prompt, _ in texts):
-            rows = [row for row, (of_row, _) in enumerate(part) if of_row == prompt]
-            vectors[rows] = encoder.encode([part[row][1] for row in rows], prompt=prompt, **options)
-        return vectors
-
-    keys = [in_key(prompt, text) for prompt, text in texts]
-    return cached_array(cache, encoder, keys, compute, "vectors", "sentences")
+def text_vectors(encoder: SentenceEncoder, texts: list[str], cache: Path | None) -> np.memmap:
+    """Unit vectors of texts that begin with their prompts."""
+    options = {"normalize_embeddings": True, "show_progress_bar": rank() == 0, "prompt": ""}
+    return cached_array(cache, encoder, texts, lambda part: encoder.encode(texts[part], **options), "sentences")
 
 
-def teacher_scores(
-    teacher: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
+def pair_scores(
+    model: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
 ) -> np.memmap:
-    """Scores of pairs, memory-mapped float32 of shape `(pairs,)`; arguments as in `teacher_vectors`."""
-    prefix, _ = teacher.prefixes(**prompts)
-    keys = [in_key(prefix, in_key(first, second)) for first, second in zip(sentences1, sentences2, strict=True)]
-
-    def compute(share: slice) -> np.ndarray:
-        return teacher.similarity(sentences1[share], sentences2[share], show_progress_bar=rank() == 0, **prompts)
-
-    return cached_array(cache, teacher, keys, compute, "scores", "pairs")
-
-
-def in_key(prompt: str, text: str) -> str:
-    """A text and its prompt, or two texts, unambiguously joined for `fingerprint`."""
-    return f"{len(prompt)} {prompt}{text}"
+    """Scores of pairs, memory-mapped float32 of shape `(pairs,)`; arguments as in `pair_vectors`."""
+    prefix, _ = model.prefixes(**prompts)
+    pairs = [(prefix + first, second) for first, second in zip(sentences1, sentences2, strict=True)]
+    options = {"show_progress_bar": rank() == 0, "prompt": prefix}
+    return cached_array(
+        cache,
+        model,
+        pairs,
+        lambda part: model.similarity(sentences1[part], sentences2[part], **options),
+        "pairs",
+    )
 
 
 def cached_array(
-    cache: Path | None, model: TextModel, keys: list[str], compute: Callable[[slice], np.ndarray], *names: str
+    cache: Path | None, model: TextModel, rows: Sequence, compute: Callable[[slice], np.ndarray], unit: str
 ) -> np.memmap:
     """An array from the cache, or computed, shared out over processes, and stored there.
 
     Args:
-        keys: what each row is computed from, see `in_key`.
+        rows: texts or pairs of texts, as the model reads them; `unit` is their name.
         compute: slice of the rows -> their values.
-        names: what the values are, and what the rows are.
     """
-    cache, (values_name, rows_name) = cache or default_cache(), names
-    file = Path(cache, f"{fingerprint(model, [values_name, *keys])}.npy")
-    if any(gather_object(stored_array(file) is None)):  # another machine may have another cache
-        about = "Encoding %s %s (none cached yet); their %s go to %s (XDG_CACHE_HOME names another folder)."
-        logger.info(about, f"{len(keys):,}", rows_name, values_name, file)
-        values = shared(compute, len(keys))
+    cache = cache or default_cache()
+    file = Path(cache, f"{fingerprint(model, rows)}.npy")
+    if not all(gather_object(is_intact(file))):  # another machine may have another cache
+        about = "Encoding %s %s (none cached yet) into %s (XDG_CACHE_HOME names another folder)."
+        logger.info(about, f"{len(rows):,}", unit, file)
+        values = shared(compute, len(rows))
         if local_rank() == 0:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_array(file, values)
@@ -130,19 +118,13 @@ def write_array(file: Path, values: np.ndarray) -> None:
         np.save(opened, values)
 
 
-def stored_array(file: Path) -> np.memmap | None:
-    """The memory-mapped array of a file; None if there is none, or a damaged one."""
-    return np.load(file, mmap_mode="r") if is_intact(file) else None
-
-
-def fingerprint(model: nn.Module, texts: Iterable[str] = ()) -> str:
-    """Hash of a `TextModel` (weights, modules, tokenizer, maximum length) and of input texts."""
+def fingerprint(model: nn.Module, rows: Iterable = ()) -> str:
+    """Hash of a `TextModel` (weights, modules, tokenizer, maximum length) and of texts, or pairs of texts."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     digest.update(model.rules.encode())
-    for text in texts:
-        encoded = text.encode()
-        digest.update(b"%d " % len(encoded) + encoded)
+    for row in rows:
+        digest.update(repr(row).encode())  # in quotes: no two lists are alike
     return digest.hexdigest()[:40]

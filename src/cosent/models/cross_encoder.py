@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
+from cosent.compute.distributed import evaluating
 from cosent.compute.packed_backbone import LOOKUP, packed_forward, packing_obstacle, warn_of_padding
+from cosent.data.collators import JoinedPairCollator
 from cosent.data.labels import NLI_CLASSES
-from cosent.data.pairs import Prefixes, warn_truncated
+from cosent.data.pairs import Prefixes, tokenize_joined, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.embedding import as_texts, score_pairs
+from cosent.models.embedding import as_texts, check_finite, chunks, run_by_length
 from cosent.models.folder import (
     add_server_keys,
     is_cross_encoder,
@@ -229,9 +232,26 @@ class CrossEncoder(TextModel):
         show_progress_bar: bool = False,
     ) -> np.ndarray:
         """The logit of each pair, or of two logits the difference."""
-        prefixes = self.prefixes(sides)
-        with tqdm(total=len(sentences1), unit="pair", disable=not show_progress_bar) as progress:
-            scores, truncated = score_pairs(self, sentences1, sentences2, batch_size, progress.update, prefixes)
+        prefixes, collate = self.prefixes(sides), JoinedPairCollator.from_tokenizer(self.tokenizer)
+        scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
+        again = partial(self.pair_scores, sides=sides, batch_size=1)
+        bar = tqdm(total=len(scores), unit="pair", disable=not show_progress_bar)
+        with evaluating(self), bar as progress:
+            for chunk in chunks(len(scores)):
+                columns = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
+                pairs = tokenize_joined(columns, self.tokenizer, self.max_length, prefixes)
+                ids, first_tokens = pairs["input_ids"], pairs["first_tokens"]
+                if [] in ids:
+                    position = chunk.start + ids.index([])
+                    raise InputError(f"Expected a token in every pair, got none at position {position}. Drop it.")
+
+                def run(rows: np.ndarray, ids=ids, first_tokens=first_tokens) -> torch.Tensor:
+                    batch = collate([(ids[row], first_tokens[row], {}) for row in rows])
+                    return self(**{name: tensor.to(self.device) for name, tensor in batch.items()})["scores"]
+
+                scores[chunk] = run_by_length(self, ids, batch_size, run, progress=progress.update).cpu().numpy()
+                check_finite(self, scores[chunk], again, *columns.values())
+                truncated += sum(pairs["truncated"])
         warn_truncated(truncated, len(scores), "pairs", self.max_length)
         return scores
 

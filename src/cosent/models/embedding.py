@@ -1,11 +1,9 @@
-"""Bulk embedding of sentences, for `SentenceEncoder.encode`, the encode job and distillation."""
+"""Vectors and scores of many texts: in batches of similar length, shared by processes, in int8; checked input."""
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -16,17 +14,22 @@ from torch.nn.functional import normalize as scale_to_length_1
 from cosent.compute.distributed import evaluating, gather_object, rank, run_tokenizer, world_size
 from cosent.compute.onednn import onednn_linears
 from cosent.compute.packed_backbone import LOOKUP
-from cosent.data.collators import JoinedPairCollator
-from cosent.data.pairs import NO_PREFIXES, Prefixes, tokenize_joined
+from cosent.data.collators import pad
 from cosent.data.tokens import read_texts
 from cosent.errors import InputError
 
 Encoder = TypeVar("Encoder", bound=nn.Module)
 
+Progress = Callable[[int], object]  # called with the number of further sequences that are done
+
 CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memory of token ids
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
 SHOWN_CHARACTERS = 60  # characters of a text in a message
 REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
+
+
+def ignore(count: int) -> None:
+    """Reports no progress."""
 
 
 def as_texts(texts: str | Collection[str]) -> list[str]:
@@ -70,8 +73,9 @@ def check_finite(encoder: nn.Module, values: np.ndarray, again: Callable, *colum
     raise InputError(f"The model returns nan or inf for {texts}. {remedy}")
 
 
-def batch_tokens(device: torch.device) -> int:
-    return BATCH_TOKENS["cpu" if device.type == "cpu" else "cuda"]
+def chunks(rows: int) -> Iterator[slice]:
+    """Slices of at most `CHUNK_SEQUENCES` rows."""
+    return (slice(start, start + CHUNK_SEQUENCES) for start in range(0, rows, CHUNK_SEQUENCES))
 
 
 def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tuple[int, int]]:
@@ -89,14 +93,33 @@ def batch_bounds(lengths: np.ndarray, batch_size: int, tokens: int) -> list[tupl
     return bounds
 
 
-@dataclass(frozen=True)
-class SortedTokens:
-    """Sentences as one flat array of token ids."""
+@torch.inference_mode()
+def run_by_length(
+    encoder: nn.Module,
+    ids: list[list[int]],
+    batch_size: int,
+    run: Callable[[np.ndarray], torch.Tensor],
+    shape: tuple[int, ...] = (),
+    progress: Progress = ignore,
+) -> torch.Tensor:
+    """Runs sequences of token ids in batches of similar length: `(sequences, *shape)`, float32, in their order.
 
-    ids: np.ndarray  # int64 (tokens in all,), sentence after sentence, longest first
-    lengths: np.ndarray  # (sentences,), tokens of each, descending
-    order: np.ndarray  # (sentences,), the index of each among the given sentences
-    truncated: np.ndarray  # (sentences,), by given sentence, whether it was cut to the encoder's `max_length`
+    A sequence without tokens, which some tokenizers can produce, gets zeros.
+
+    Args:
+        run: positions in `ids` -> outputs.
+    """
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
+    device = encoder.backbone.device
+    outputs = torch.zeros((len(ids), *shape), device=device)
+    tokens = BATCH_TOKENS["cpu" if device.type == "cpu" else "cuda"]
+    with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
+        for start, stop in batch_bounds(lengths[order], batch_size, tokens):
+            outputs[torch.from_numpy(order[start:stop]).to(device)] = run(order[start:stop]).float()
+            progress(stop - start)
+    progress(len(ids) - len(order))
+    return outputs
 
 
 def embed(
@@ -104,96 +127,67 @@ def embed(
     sentences: list[str],
     batch_size: int = 512,
     normalize: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = ignore,
     prefix: str = "",
 ) -> tuple[np.ndarray, int]:
     """Embeds sentences in evaluation mode, each distinct one once, in batches of similar length.
 
     Args:
-        encoder: an `SentenceEncoder`; its mode (train or eval) is restored.
+        encoder: a `SentenceEncoder`; its mode (train or eval) is restored.
         batch_size: most sentences per forward pass, which also has at most `BATCH_TOKENS` tokens.
         normalize: scale every vector to length 1.
-        progress: called after each batch with the number of completed `sentences`, repeated ones included.
+        progress: called with the number of further `sentences` that are embedded.
         prefix: the prompt in front of every sentence.
 
     Returns:
-        float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut. A
-        sentence without tokens, which some tokenizers can produce, has a vector of zeros.
+        float32 array of shape `(len(sentences), hidden)` in the order of `sentences`, and how many of them were cut.
     """
     rows: dict[str, int] = {}
     row = np.fromiter((rows.setdefault(sentence, len(rows)) for sentence in sentences), np.int64, len(sentences))
     unique, copies = list(rows), np.bincount(row, minlength=len(rows))
     vectors = np.empty((len(unique), encoder.embedding_dimension), dtype=np.float32)
     truncated = np.zeros(len(unique), dtype=bool)
-    again = partial(embed, encoder, batch_size=1, normalize=normalize, progress=None, prefix=prefix)
+    again = partial(embed, encoder, batch_size=1, normalize=normalize, prefix=prefix)
+    by_lookup = encoder.backbone.config.model_type == LOOKUP and encoder.pooling.mode == "mean"
     with evaluating(encoder):
-        for start in range(0, len(unique), CHUNK_SEQUENCES):
-            chunk = slice(start, start + CHUNK_SEQUENCES)
-            texts = [prefix + sentence for sentence in unique[chunk]] if prefix else unique[chunk]
-            if encoder.backbone.config.model_type == LOOKUP and encoder.pooling.mode == "mean":
-                embedded, truncated[chunk] = embed_by_lookup(encoder, texts, copies[chunk], progress)
-            else:
-                tokens = sorted_tokens(encoder, texts)
-                truncated[chunk] = tokens.truncated
-                embedded = embed_tokens(encoder, tokens, batch_size, copies[chunk], progress)
+        for chunk in chunks(len(unique)):
+            texts = [prefix + sentence for sentence in unique[chunk]]
+            embedded, truncated[chunk] = (
+                embed_by_lookup(encoder, texts, progress)
+                if by_lookup
+                else embed_by_backbone(encoder, texts, batch_size, progress)
+            )
             with torch.inference_mode():
                 embedded = scale_to_length_1(embedded, dim=-1) if normalize else embedded
             vectors[chunk] = embedded.cpu().numpy()  # the only synchronisation with the device
             check_finite(encoder, vectors[chunk], again, unique[chunk])
+    progress(len(sentences) - len(unique))
     return (vectors if len(unique) == len(sentences) else vectors[row]), int(copies[truncated].sum())
 
 
+def embed_by_backbone(
+    encoder: nn.Module, texts: list[str], batch_size: int, progress: Progress
+) -> tuple[torch.Tensor, list[bool]]:
+    """Vectors `(texts, hidden)` by a backbone with layers, and which texts were cut to `max_length`."""
+    ids, truncated = read_texts(encoder.tokenizer, texts, encoder.max_length)
+
+    def run(rows: np.ndarray) -> torch.Tensor:
+        batch = pad([ids[row] for row in rows], encoder.tokenizer.pad_token_id)
+        return encoder(**{name: tensor.to(encoder.backbone.device) for name, tensor in batch.items()})
+
+    return run_by_length(encoder, ids, batch_size, run, (encoder.embedding_dimension,), progress), truncated
+
+
 @torch.inference_mode()
-def embed_by_lookup(
-    encoder: nn.Module, texts: list[str], copies: np.ndarray, progress: Callable[[int], None] | None
-) -> tuple[torch.Tensor, np.ndarray]:
-    """Vectors of shape `(texts, hidden)` by a `LookupModel`, and which texts were cut to `max_length`."""
+def embed_by_lookup(encoder: nn.Module, texts: list[str], progress: Progress) -> tuple[torch.Tensor, np.ndarray]:
+    """Vectors `(texts, hidden)` by a `LookupModel`, and which texts were cut to `max_length`."""
     from cosent.models.lookup import Characters
 
     characters = Characters.of(encoder.tokenizer)
     ids, lengths, truncated = run_tokenizer(characters.encode, texts, max_length=encoder.max_length)
     vectors = encoder.after_pooling(encoder.backbone.means(ids, lengths))
-    if progress is not None:
-        progress(int(copies.sum()))
+    progress(len(texts))
     return vectors, truncated
-
-
-def sorted_tokens(encoder: nn.Module, sentences: list[str]) -> SortedTokens:
-    """Tokenises sentences, on all cores, and sorts them by length."""
-    ids, truncated = read_texts(encoder.tokenizer, sentences, encoder.max_length)
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    order = np.argsort(-lengths, kind="stable")
-    flat = np.fromiter(chain.from_iterable(ids[i] for i in order), np.int64, int(lengths.sum()))
-    return SortedTokens(flat, lengths[order], order, np.array(truncated, dtype=bool))
-
-
-@torch.inference_mode()
-def embed_tokens(
-    encoder: nn.Module,
-    tokens: SortedTokens,
-    batch_size: int,
-    copies: np.ndarray,
-    progress: Callable[[int], None] | None,
-) -> torch.Tensor:
-    """Runs the encoder over tokenised sentences; shape `(sentences, hidden)`, float32, in the order they were given."""
-    device, lengths, order = encoder.backbone.device, tokens.lengths, tokens.order
-    some = np.count_nonzero(lengths)  # sentences without tokens come last and keep vectors of zeros
-    vectors = torch.zeros((len(lengths), encoder.embedding_dimension), device=device)
-    ends = lengths.cumsum()
-    with onednn_linears(encoder, reorder=len(tokens.ids) >= REORDER_TOKENS):
-        for start, stop in batch_bounds(lengths[:some], batch_size, batch_tokens(device)):
-            mask = np.arange(lengths[start]) < lengths[start:stop, None]  # (sentences, longest)
-            ids = np.full(mask.shape, encoder.tokenizer.pad_token_id)
-            ids[mask] = tokens.ids[ends[start] - lengths[start] : ends[stop - 1]]
-            inputs = [torch.from_numpy(array).to(device) for array in (ids, mask.astype(np.int64))]
-            vectors[start:stop] = encoder(*inputs)
-            if progress is not None:
-                progress(int(copies[order[start:stop]].sum()))
-    if progress is not None:
-        progress(int(copies[order[some:]].sum()))
-    restored = torch.empty_like(vectors)
-    restored[torch.from_numpy(order).to(device)] = vectors
-    return restored
 
 
 def quantized(encoder: Encoder) -> Encoder:
@@ -206,63 +200,12 @@ def quantized(encoder: Encoder) -> Encoder:
         return torch.ao.quantization.quantize_dynamic(deepcopy(encoder).eval(), scheme, inplace=True)
 
 
-def score_pairs(
-    encoder: nn.Module,
-    sentences1: list[str],
-    sentences2: list[str],
-    batch_size: int,
-    progress: Callable[[int], None] | None = None,
-    prefixes: Prefixes = NO_PREFIXES,
-) -> tuple[np.ndarray, int]:
-    """Scores pairs in evaluation mode, in batches of similar length; the arguments are those of `embed`.
-
-    Returns float32 scores of shape `(pairs,)` in the order given, and how many pairs were cut to `max_length`.
-    """
-    scores, truncated = np.empty(len(sentences1), dtype=np.float32), 0
-    again = partial(score_pairs, encoder, batch_size=1, prefixes=prefixes)
-    with evaluating(encoder):
-        for start in range(0, len(scores), CHUNK_SEQUENCES):
-            chunk = slice(start, start + CHUNK_SEQUENCES)
-            columns = {"sentence1": sentences1[chunk], "sentence2": sentences2[chunk]}
-            pairs = tokenize_joined(columns, encoder.tokenizer, encoder.max_length, prefixes)
-            empty = [row for row, ids in enumerate(pairs["input_ids"], start) if not ids]
-            if empty:
-                raise InputError(f"Expected a token in every pair, got none at position {empty[0]}. Drop it.")
-            scores[chunk] = score_tokens(encoder, pairs, batch_size, progress)
-            check_finite(encoder, scores[chunk], again, *columns.values())
-            truncated += sum(pairs["truncated"])
-    return scores, truncated
-
-
-@torch.inference_mode()
-def score_tokens(
-    encoder: nn.Module, pairs: dict[str, list], batch_size: int, progress: Callable[[int], None] | None
-) -> np.ndarray:
-    """Runs the encoder over the result of `tokenize_joined`: float32 of shape `(pairs,)`, in the order given."""
-    ids, first_tokens, device = pairs["input_ids"], pairs["first_tokens"], encoder.backbone.device
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    order = np.argsort(-lengths, kind="stable")
-    scores = torch.empty(len(ids), device=device)
-    collate = JoinedPairCollator.from_tokenizer(encoder.tokenizer)
-    with onednn_linears(encoder, reorder=lengths.sum() >= REORDER_TOKENS):
-        for start, stop in batch_bounds(lengths[order], batch_size, batch_tokens(device)):
-            batch = collate([(ids[row], first_tokens[row], {}) for row in order[start:stop]])
-            scores[start:stop] = encoder(**{name: tensor.to(device) for name, tensor in batch.items()})["scores"]
-            if progress is not None:
-                progress(stop - start)
-    restored = np.empty(len(ids), dtype=np.float32)
-    restored[order] = scores.cpu().numpy()  # the only synchronisation with the device
-    return restored
-
-
 def score(model, rows, prompts: tuple[str, str]) -> np.ndarray:
     """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
 
-    def own(part: slice) -> np.ndarray:
-        sentences = (rows[name][:][part] for name in ("sentence1", "sentence2"))
-        return model.similarity(*sentences, show_progress_bar=rank() == 0, prompt=prompts)
-
-    return shared(own, len(rows["sentence1"]))
+    first, second = rows["sentence1"][:], rows["sentence2"][:]
+    options = {"show_progress_bar": rank() == 0, "prompt": prompts}
+    return shared(lambda part: model.similarity(first[part], second[part], **options), len(first))
 
 
 def embed_shared(model, texts: list[str], prompt: str) -> np.ndarray:

@@ -26,7 +26,7 @@ from cosent.evaluation.significance import mean_of_ranks
 from cosent.evaluation.similarity import pair_cosines
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import fingerprint, sentence_vectors, teacher_scores
+from cosent.models.cache import fingerprint, pair_scores, sentence_vectors
 from cosent.seal import sha256_of_file
 from cosent.search.neighbours import nearest
 
@@ -223,7 +223,7 @@ def score_by(
             vectors = sentence_vectors(model, [texts[place] for place in places], cache)
         return ScoredPairs(cosines(vectors, rows[: len(first)], rows[len(first) :]).clip(-1, 1), True, about)
     sentences1, sentences2 = ([texts[place] for place in side] for side in (first, second))
-    return ScoredPairs(np.array(teacher_scores(model, sentences1, sentences2, cache)), False, about)
+    return ScoredPairs(np.array(pair_scores(model, sentences1, sentences2, cache)), False, about)
 
 
 def teacher_labels(scored: list[ScoredPairs]) -> tuple[np.ndarray, float, float, str]:

@@ -20,7 +20,7 @@ from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import teacher_scores, teacher_vectors
+from cosent.models.cache import pair_scores, pair_vectors
 from cosent.models.folder import refuse_adapter
 from cosent.models.sentence_bert import BiEncoder
 from cosent.models.student import Student
@@ -291,5 +291,5 @@ def teacher_targets(teacher: TextModel, rows: Rows, prompt: list[str] | None) ->
     """Targets of a teacher, through the cache on disk: vectors, or a cross-encoder's score of each pair."""
     sides = rows["sentence1"][:], rows["sentence2"][:]
     if isinstance(teacher, SentenceEncoder):
-        return TeacherVectors(*teacher_vectors(teacher, *sides, prompt=prompt))
-    return teacher_scores(teacher, *sides, prompt=prompt)
+        return TeacherVectors(*pair_vectors(teacher, *sides, prompt=prompt))
+    return pair_scores(teacher, *sides, prompt=prompt)

@@ -23,7 +23,7 @@ from cosent.evaluation.significance import (
 from cosent.evaluation.similarity import overlaps
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import teacher_scores, teacher_vectors
+from cosent.models.cache import pair_scores, pair_vectors
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
 from cosent.record import OVERLAP, Changes, Metrics, RunRecord
@@ -83,8 +83,8 @@ def cached_scores(
 ) -> np.ndarray:
     """Scores of pairs by a model that is not trained, through the cache on disk."""
     if not isinstance(model, SentenceEncoder):
-        return teacher_scores(model, first, second, prompt=prompt)
-    vectors, places = teacher_vectors(model, first, second, prompt=prompt)
+        return pair_scores(model, first, second, prompt=prompt)
+    vectors, places = pair_vectors(model, first, second, prompt=prompt)
     return np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
 
 
