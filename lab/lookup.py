@@ -31,7 +31,7 @@ from cosent.losses.cosent import cosent_loss
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
-from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel, int8_state
+from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel
 from cosent.models.modules import Pooling
 from cosent.record import CorpusRecord, RunRecord
 from cosent.seal import sha256_of_file
@@ -122,6 +122,12 @@ def write_encoder(
     with complete_folder(output) as folder:
         encoder.save_pretrained(folder, encoder.state_dict() | rows)
         record.save(folder)
+
+
+def int8_state(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of a `LookupModel` with rows rounded to int8, one step for all of them: a quarter of the size."""
+    step = weights["table.weight"].abs().max() / 127
+    return weights | {"table.weight": (weights["table.weight"] / step).round().to(torch.int8), "scale": step}
 
 
 def shares(args: TableArguments) -> np.ndarray:

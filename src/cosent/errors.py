@@ -11,8 +11,9 @@ import threading
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -24,6 +25,12 @@ class InputError(ValueError):
 
     Every function of this package may raise it for its arguments or for the files that it reads.
     """
+
+
+@cache
+def once(log: Callable[[str], None], message: str) -> None:
+    """Logs a message, by `logger.warning` for example, once per process."""
+    log(message)
 
 
 PARTIAL_NAME = re.compile(r"\.\w+-\d+-[0-9a-f]{8}\.(partial|replaced)\b")  # suffix of what is being written

@@ -15,9 +15,10 @@ from transformers import AutoModel, AutoTokenizer
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import keep_layers
-from cosent.models.lookup import Characters, LookupConfig, LookupModel, int8_state
+from cosent.models.lookup import Characters, LookupConfig, LookupModel
 from cosent.models.modules import Pooling
 from cosent.models.onnx_reader import OnnxModel
+from lab.lookup import int8_state
 from lab.pretraining.tokenizer import character_tokenizer
 from tests.conftest import SENTENCES, run_train
 

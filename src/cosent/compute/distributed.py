@@ -1,13 +1,11 @@
-"""Processes, threads and devices: gathering with gradients, decisions of rank 0, locks of models, the device."""
+"""Processes, threads and devices: gathering with gradients, decisions of rank 0, models shared by threads."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,13 +33,9 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-def local_world_size() -> int:
-    """Number of this job's processes on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if world_size() > 1 else 1
-
-
 def local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", 0)) if local_world_size() > 1 else 0
+    """Rank of this process among those of its machine, from 0."""
+    return int(os.environ.get("LOCAL_RANK", 0)) if world_size() > 1 else 0
 
 
 def gather(values: Tensor) -> Tensor:
@@ -147,29 +141,17 @@ def run_tokenizer(tokenizer, *texts: str | list[str], **options):
         return tokenizer(*texts, **options)
 
 
-@cache
-def survive_forks() -> None:
-    """Lets processes forked from now on compute, on one thread, since OpenMP threads are not copied.
-
-    A fork waits for the locks: the thread that holds one is not copied either, and would never release it.
-    """
-    if sys.platform != "win32":
-        for lock in (_modes, _tokenizers):
-            os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
-        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-
-
 _evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threads inside, modules to put back in train
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Runs a block in evaluation mode; the last of several threads inside restores the mode of every module."""
-    survive_forks()
     with _modes:
         threads, trained = _evaluated.get(model) or (0, [module for module in model.modules() if module.training])
         _evaluated[model] = threads + 1, trained
-        set_training(trained, False)
+        for module in trained:
+            module.training = False
     try:
         yield
     finally:
@@ -178,12 +160,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             if threads > 1:
                 _evaluated[model] = threads - 1, trained
             else:
-                set_training(trained, True)
-
-
-def set_training(modules: list[nn.Module], training: bool) -> None:
-    for module in modules:
-        module.training = training
+                for module in trained:
+                    module.training = True
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
 from cosent.compute.packing import IMPLEMENTATIONS, pack, sentences_apart, token_counts, unpack, worthwhile_plan
+from cosent.errors import once
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,11 @@ def packed_forward(backbone: nn.Module, inputs: dict[str, torch.Tensor]) -> torc
         return plain_forward(backbone, inputs)
     obstacle = packing_obstacle(config)
     if obstacle is not None:
-        warn_of_padding(config.model_type, obstacle)
+        once(
+            logger.warning,
+            f"Batches of {config.model_type} are padded, not packed: {obstacle}. With short sentences of mixed "
+            "lengths, more than half of the computation is spent on padding.",
+        )
         return plain_forward(backbone, inputs)
     lengths = token_counts(inputs["attention_mask"])
     max_width = max(config.max_position_embeddings, int(lengths.max()))
@@ -94,12 +98,3 @@ def packing_obstacle(config) -> str | None:
     if config._attn_implementation not in IMPLEMENTATIONS:
         return f"attention implementation {config._attn_implementation} is none of {', '.join(IMPLEMENTATIONS)}"
     return None
-
-
-@cache
-def warn_of_padding(model_type: str, obstacle: str) -> None:
-    """Warns once per process and reason that batches stay padded."""
-    logger.warning(
-        f"Batches of {model_type} are padded, not packed: {obstacle}. With short sentences of mixed lengths, "
-        "more than half of the computation is spent on padding."
-    )

@@ -50,16 +50,12 @@ def equal_parts(labels: Tensor, classes: int) -> Tensor:
     return (((labels * classes * 1e6).round() / 1e6).ceil() - 1).clamp(0, classes - 1)
 
 
-def check_embeddings(embeddings: Tensor) -> None:
-    if embeddings.ndim != 3 or embeddings.shape[1] != 2 or not embeddings.is_floating_point():
+def check_embeddings(embeddings: Tensor, shape: str = "batch, 2, hidden") -> None:
+    sizes = shape.split(", ")
+    fits = embeddings.ndim == len(sizes) and ("2" not in sizes or embeddings.shape[1] == 2)
+    if not fits or not embeddings.is_floating_point():
         got = f"{embeddings.dtype} {tuple(embeddings.shape)}"
-        raise ValueError(f"Expected floating embeddings (batch, 2, hidden), got {got}.")
-
-
-def check_sentence_vectors(embeddings: Tensor) -> None:
-    if embeddings.ndim != 2 or not embeddings.is_floating_point():
-        got = f"{embeddings.dtype} {tuple(embeddings.shape)}"
-        raise ValueError(f"Expected floating embeddings (sentences, hidden), got {got}. `flatten(0, 1)` pairs.")
+        raise ValueError(f"Expected floating embeddings ({shape}), got {got}.")
 
 
 def refuse(bad: Tensor, labels: Tensor, expected: str) -> None:

@@ -48,7 +48,8 @@ class _CosentKernel(torch.autograd.Function):
     def forward(ctx, scores: Tensor, labels: Tensor, scale: float) -> Tensor:
         labels, order = labels.sort()  # equal labels become neighbours, so everything below reads memory in order
         grades, grade = labels.unique_consecutive(return_inverse=True)
-        low = scale * as_float64(scores.index_select(0, order))
+        exact = scores if scores.device.type == "mps" else scores.double()  # MPS has no float64
+        low = scale * exact.index_select(0, order)
         below, above = (_group_logsumexp(x, grade, len(grades)) for x in (low, -low))
         lower, higher = _running_logsumexp(below), _running_logsumexp(above.flip(0)).flip(0)
         loss = torch.cat((low.new_zeros(1), lower + above)).logsumexp(0)
@@ -63,10 +64,6 @@ class _CosentKernel(torch.autograd.Function):
     def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return upstream * gradient, None, None
-
-
-def as_float64(values: Tensor) -> Tensor:
-    return values if values.device.type == "mps" else values.double()  # MPS has no float64
 
 
 def _running_logsumexp(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosent.losses.checks import at_least_float32, check_sentence_vectors
+from cosent.losses.checks import at_least_float32, check_embeddings
 from cosent.losses.cosent import cosent_loss
 
 
@@ -19,7 +19,7 @@ def synonym_loss(embeddings: Tensor, scale: float = 20.0) -> Tensor:
 
     Source: https://kexue.fm/archives/8454; https://github.com/ZhuiyiTechnology/roformer-sim, `train/stage1.py`.
     """
-    check_sentence_vectors(embeddings)
+    check_embeddings(embeddings, "sentences, hidden")
     if len(embeddings) % 2 or not len(embeddings):
         raise ValueError(f"synonym_loss expects pairs of synonyms side by side, got {len(embeddings)} sentences.")
     embeddings = F.normalize(at_least_float32(embeddings), dim=-1)
@@ -36,8 +36,8 @@ def similarity_matrix_loss(embeddings: Tensor, teacher_embeddings: Tensor, weigh
 
     Source: https://kexue.fm/archives/8454, eq. 3; https://kexue.fm/archives/8541.
     """
-    check_sentence_vectors(embeddings)
-    check_sentence_vectors(teacher_embeddings)
+    for vectors in (embeddings, teacher_embeddings):
+        check_embeddings(vectors, "sentences, hidden")
     if len(embeddings) != len(teacher_embeddings) or not len(embeddings):
         raise ValueError(
             f"similarity_matrix_loss compares the same sentences, got {len(embeddings)} of the student and "
@@ -56,6 +56,6 @@ def pair_ranking_loss(embeddings: Tensor, teacher_scores: Tensor, scale: float =
     Args:
         teacher_scores: shape `(pairs,)`, any numbers that rise with similarity.
     """
-    check_sentence_vectors(embeddings)
+    check_embeddings(embeddings, "sentences, hidden")
     first, second = at_least_float32(embeddings).unflatten(0, (-1, 2)).unbind(1)
     return cosent_loss(F.cosine_similarity(first, second), teacher_scores, scale)

@@ -1,5 +1,6 @@
 """The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from tqdm.auto import tqdm
 from cosent.compute.packed_backbone import packed_forward, plain_forward
 from cosent.data.pairs import tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
-from cosent.errors import InputError
+from cosent.errors import InputError, once
 from cosent.evaluation.similarity import pair_cosines, principal_directions
 from cosent.models.embedding import as_texts, embed
-from cosent.models.folder import add_server_keys, is_cross_encoder, refuse_adapter, submodule_state
-from cosent.models.layout import KeptSettings, load_modules, read_prompts, save_modules, warn_of_similarity
+from cosent.models.folder import SETTINGS, add_server_keys, is_cross_encoder, refuse_adapter, submodule_state
+from cosent.models.layout import KeptSettings, load_modules, read_prompts, save_modules
 from cosent.models.loading import (
     check_architecture,
     dropout_changes,
@@ -28,6 +29,8 @@ from cosent.models.loading import (
 )
 from cosent.models.modules import Dense, Normalize, Pooling, projection
 from cosent.models.text_model import TextModel
+
+logger = logging.getLogger(__name__)
 
 
 class SentenceEncoder(TextModel):
@@ -81,17 +84,16 @@ class SentenceEncoder(TextModel):
                 f"{model_name_or_path} is a cross-encoder, not the start of a bi-encoder. Train it with --tower "
                 "cross_encoder, load it by load_model, or name a bi-encoder."
             )
-        changes = {"quantization_config": quantization_config}
         if quantization_config is not None:
             quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
         with missing_models(model_name_or_path):
-            changes |= dropout_changes(path, dropout)
+            changes = {"quantization_config": quantization_config} | dropout_changes(path, dropout)
             backbone, unused = load_backbone(path, seed, **changes)
             tokenizer = load_tokenizer(path, backbone)
-        pool, after_pooling = load_modules(path, backbone.config.hidden_size, pooling, seed)
-        check_architecture(backbone, tokenizer, pool.mode)
-        encoder = cls(backbone, tokenizer, pool, after_pooling)
-        encoder.keep_settings(path, max_length, unused)
+            pool, after_pooling = load_modules(path, backbone.config.hidden_size, pooling, seed)
+            check_architecture(backbone, tokenizer, pool.mode)
+            encoder = cls(backbone, tokenizer, pool, after_pooling)
+            encoder.keep_settings(path, max_length, unused)
         return encoder.to(device=device)
 
     def truncate(self, dim: int, sentences: Sequence[str] | None = None) -> None:
@@ -124,7 +126,11 @@ class SentenceEncoder(TextModel):
         similarity = self.kept_settings.settings.get("similarity_fn_name") or "cosine"
         unit = len(self.after_pooling) > 0 and isinstance(self.after_pooling[-1], Normalize)
         if similarity != "cosine" and not (unit and similarity == "dot"):
-            warn_of_similarity(path, similarity)
+            once(
+                logger.warning,
+                f"{path} asks sentence-transformers for {similarity} similarity, and the saved folder will too; here "
+                f"all scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}.",
+            )
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes a folder that sentence-transformers loads; `state_dict` holds weights gathered from shards."""

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.distributed import evaluating
-from cosent.compute.packed_backbone import LOOKUP, packed_forward, packing_obstacle, warn_of_padding
+from cosent.compute.packed_backbone import LOOKUP, packed_forward, plain_forward
 from cosent.data.collators import JoinedPairCollator
 from cosent.data.labels import NLI_CLASSES
 from cosent.data.pairs import Prefixes, tokenize_joined, warn_truncated
@@ -29,7 +29,7 @@ from cosent.models.folder import (
     remove_modules,
     submodule_state,
 )
-from cosent.models.heads import classifier_heads, keep_in_full_precision, logits_of_tokens, patterns_of_heads
+from cosent.models.heads import logits_of_tokens, patterns_of_heads
 from cosent.models.layout import CROSS_ENCODER, read_prompts, save_classifier_prompts
 from cosent.models.loading import (
     check_architecture,
@@ -131,8 +131,6 @@ class CrossEncoder(TextModel):
         self.model, self.tokenizer = model, tokenizer
         if model.config.num_labels == 2 and model.config.id2label == {0: "LABEL_0", 1: "LABEL_1"}:
             name_classes(model.config)
-        for head in classifier_heads(model).values():
-            keep_in_full_precision(head)
 
     @classmethod
     def from_pretrained(
@@ -202,14 +200,8 @@ class CrossEncoder(TextModel):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        obstacle = packing_obstacle(self.model.config) if self.packing else None
-        if self.packing and obstacle is None:
-            logits = logits_of_tokens(self.model, packed_forward(self.backbone, inputs), inputs)
-        else:
-            if obstacle is not None:
-                warn_of_padding(self.model.config.model_type, obstacle)
-            logits = self.model(**inputs).logits
-        logits = logits.float()
+        run = packed_forward if self.packing else plain_forward
+        logits = logits_of_tokens(self.model, run(self.backbone, inputs), inputs).float()
         similar, dissimilar = scored_classes(self.model.config.id2label)
         scores = logits[:, similar] if dissimilar is None else logits[:, similar] - logits[:, dissimilar]
         return {"logits": logits, "scores": scores}
@@ -319,10 +311,10 @@ class CrossEncoder(TextModel):
         add_server_keys(self.model.config)
         with quiet_transformers():
             self.model.save_pretrained(folder, state_dict=submodule_state(state_dict, "model."))
+        self.save_around_backbone(folder, state_dict)
+
+    def save_around_backbone(self, folder: str | Path, state_dict: dict[str, torch.Tensor]) -> None:
+        """Writes everything but the classifier."""
         self.save_tokenizer(folder)
         remove_modules(folder)
         save_classifier_prompts(folder, self.prompts)
-
-    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
-        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        return CrossEncoder.from_pretrained(str(folder)).state_dict()

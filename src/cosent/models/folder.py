@@ -61,14 +61,7 @@ def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict
 
 def is_cross_encoder(path: str) -> bool:
     """Whether a folder or Hub id holds a sequence classifier, which reads both sentences of a pair at once."""
-    architectures = (read_json(path, "config.json") or {}).get("architectures") or [""]
-    if not isinstance(architectures, list) or not isinstance(architectures[0], str):
-        raise InputError(f"{path}/config.json: architectures is {str(architectures)[:80]}. Name a class in a list.")
-    return architectures[0].endswith("ForSequenceClassification")
-
-
-# In front of the names of weights that were saved from a compiled module, or one of DistributedDataParallel.
-PREFIX = re.compile(r"(module\.|_orig_mod\.)+")
+    return "ForSequenceClassification" in str((read_json(path, CONFIG) or {}).get("architectures"))
 
 
 def weights_file(path: str, folder: str = "") -> str:
@@ -83,9 +76,9 @@ def read_weights(path: str, folder: str = "") -> dict[str, torch.Tensor]:
     if not file.endswith((".safetensors", ".bin")):
         return {}
     with reading(file, RuntimeError):
-        safe = file.endswith(".safetensors")
-        weights = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        return {PREFIX.sub("", name, count=1) if PREFIX.match(name) else name: w for name, w in weights.items()}
+        if file.endswith(".safetensors"):
+            return load_file(file)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
 def write_json(path: Path, content: dict | list) -> None:

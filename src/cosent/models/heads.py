@@ -1,15 +1,12 @@
-"""Heads of sequence classifiers of any architecture: their names, their logits, and their precision."""
+"""Heads of sequence classifiers of any architecture: their names, and their logits in full precision."""
 
 import re
-import threading
 from copy import copy
 
 import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-
-_local = threading.local()  # contexts that this thread has entered and not left
 
 
 def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:
@@ -29,18 +26,26 @@ def patterns_of_heads(config) -> list[str]:
     return [f"^{re.escape(name)}" for name in classifier_heads(model)]
 
 
+@torch.compiler.disable  # dynamo cannot trace a copy of a module
 def logits_of_tokens(model: nn.Module, tokens: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """Logits `(batch, classes)` of a classifier from token vectors `(batch, longest, hidden)` of its backbone.
 
     The classifier's own `forward` computes them, on a copy with all its modules but the backbone: every architecture's
-    head reads what it always reads, whether [CLS], a mean or the last token.
+    head reads what it always reads, whether [CLS], a mean or the last token. Without autocast, in the dtype of the
+    head's weights: logits in bfloat16 are often equal, and cannot be ranked.
 
     Args:
         inputs: what the backbone was called with, each of shape `(batch, tokens)`.
     """
+    heads = classifier_heads(model).values()
+    weight = next((weight for head in heads for weight in head.parameters()), tokens.float())  # int8 layers have none
     reader = copy(model)
-    reader._modules = {**model._modules, model.base_model_prefix: KnownTokens(model.base_model, tokens)}
-    return reader(**{name: tensor[:, : tokens.shape[1]] for name, tensor in inputs.items()}).logits
+    reader._modules = {
+        **model._modules,
+        model.base_model_prefix: KnownTokens(model.base_model, tokens.to(weight.dtype)),
+    }
+    with torch.autocast(tokens.device.type, enabled=False):
+        return reader(**{name: tensor[:, : tokens.shape[1]] for name, tensor in inputs.items()}).logits
 
 
 class KnownTokens(nn.Module):
@@ -57,28 +62,3 @@ class KnownTokens(nn.Module):
         elif pooler is not None:
             pooled = pooler(self.tokens)
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=self.tokens, pooler_output=pooled)
-
-
-def keep_in_full_precision(head: nn.Module) -> None:
-    """Makes a head compute in its weights' dtype under autocast: bf16 logits are often equal, and cannot be ranked.
-
-    Uses hooks, which are thread-safe and are kept by copies of the module.
-    """
-    head.register_forward_pre_hook(_leave_autocast)
-    head.register_forward_hook(_return_to_autocast, always_call=True)
-
-
-@torch.compiler.disable  # it cannot trace a context that one hook enters and another leaves
-def _leave_autocast(head: nn.Module, inputs: tuple) -> tuple:
-    weight = next(head.parameters(), torch.empty(0))  # int8 layers have none: they read float32, on the CPU
-    context = torch.autocast(weight.device.type, enabled=False)
-    context.__enter__()
-    vars(_local).setdefault("entered", []).append(context)
-    return tuple(
-        value.to(weight.dtype) if torch.is_tensor(value) and value.is_floating_point() else value for value in inputs
-    )
-
-
-@torch.compiler.disable
-def _return_to_autocast(head: nn.Module, inputs: tuple, output) -> None:
-    _local.entered.pop().__exit__(None, None, None)

@@ -6,7 +6,6 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers.normalizers import Lowercase, Sequence
 from torch import nn
 
-from cosent.errors import InputError, reading
+from cosent.errors import InputError, once, reading
 from cosent.models.folder import (
     MODULE_FOLDER,
     MODULES,
@@ -125,21 +124,17 @@ class Module:
         """A `Dense` or `Normalize` with its weights; `path` is the folder or Hub id of the model."""
         if self.kind == "Normalize":
             return Normalize()
-        with reading(f"{path}/{self.folder}/config.json", RuntimeError):
+        with reading(f"{path}/{self.folder}", RuntimeError):
             dense = Dense(**{name: self.config[name] for name in MODULE_KEYS["Dense"] & self.config.keys()})
-        try:
             dense.load_state_dict(read_weights(path, self.folder))
-        except RuntimeError as error:
-            raise InputError(f"{path}/{self.folder} has other weights than its config.json says ({error}).") from error
         return dense
 
 
 def read_saved(path: str) -> list[Module]:
     """The modules of a folder or Hub id after its backbone; none for a bare backbone."""
-    listed = read_json(path, MODULES) or []
     modules = []
     with reading(f"{path}/{MODULES}"):
-        entries = [(str(entry["type"]), str(entry["path"])) for entry in listed]
+        entries = [(str(entry["type"]), str(entry["path"])) for entry in read_json(path, MODULES) or []]
     for kind, folder in entries:
         if folder and not MODULE_FOLDER.fullmatch(folder):
             raise InputError(f"{path}/{MODULES} names the folder {folder[:80]!r}. Rename it like 1_Pooling.")
@@ -150,8 +145,6 @@ def read_saved(path: str) -> list[Module]:
                 f"{path}/{folder}/config.json, of a module in {MODULES}, is missing. Copy or download the whole folder."
             )
         modules.append(Module(kind, folder, config or {}))
-        with reading(f"{path}/{folder}/config.json"):
-            _ = modules[-1].obstacle  # which reads its values
     if modules and (modules[0].kind, modules[0].folder) == ("Transformer", ""):
         return modules[1:]
     return modules  # the first one is an obstacle then
@@ -179,37 +172,30 @@ def load_modules(
             "backbone only."
         )
     trained = saved[0].mode if saved else None
-    poolings = [None, trained]
-    poolings += [LINEAR_CLS] if [module.kind for module in saved[1:2]] == ["Dense"] and trained == "cls" else []
-    if saved and not obstacles and pooling in poolings:
+    is_linear = trained == "cls" and [module.kind for module in saved[1:2]] == ["Dense"]
+    if saved and not obstacles and pooling in (None, trained, LINEAR_CLS if is_linear else trained):
         return Pooling(saved[0].mode, hidden_size), [module.build(path) for module in saved[1:]]
     ported = {} if saved or pooling not in (None, LINEAR_CLS) else ported_pooler(path)
     mode = pooling or (LINEAR_CLS if ported else default)
     if not (saved or pooling or ported):
         if (alone := Path(path, "1_Pooling", "config.json")).is_file():
             raise InputError(f"{path}/{MODULES}, which names {alone}, is missing. Copy it too, or name a --pooling.")
-        note_of_pooling(path, mode)
+        once(
+            logger.info,
+            f"{path} has no modules.json: it is pooled by {mode}. If it was trained otherwise, as by FlagEmbedding "
+            "(cls) or Qwen3-Embedding (lasttoken), name that as --pooling in `cosent train`, or as pooling in Python.",
+        )
     if saved:
-        logger.warning("--pooling %s replaces the pooling of %s, which was trained with %s.", pooling, path, trained)
+        dropped = [module.folder for module in saved[1:] if module.kind != "Normalize"]
+        without = f", and starts without {', '.join(dropped)}" if dropped else ""
+        logger.warning("--pooling %s replaces the %s pooling of %s%s.", pooling, trained, path, without)
     modules: list[nn.Module] = []
     if mode == LINEAR_CLS:
         modules.append(Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed))
         if ported:
             modules[0].linear.load_state_dict(ported)
     modules += [Normalize() for module in saved if module.kind == "Normalize"]
-    for module in saved[1:]:
-        if module.kind != "Normalize":
-            logger.warning("--pooling %s starts without %s of %s.", pooling, module.folder, path)
     return Pooling("cls" if mode == LINEAR_CLS else mode, hidden_size), modules
-
-
-@cache
-def note_of_pooling(path: str, mode: str) -> None:
-    """Says once how a folder without `modules.json` is pooled."""
-    logger.info(
-        f"{path} has no modules.json: it is pooled by {mode}. If it was trained otherwise, as by FlagEmbedding (cls) "
-        "or Qwen3-Embedding (lasttoken), name that as --pooling in `cosent train`, or as pooling in Python."
-    )
 
 
 PORTED_POOLER = "roformer.pooler.dense."
@@ -261,11 +247,9 @@ class KeptSettings:
         for (file, key), value in values.items():
             if value not in (None, {}, *EXPECTED.get(key, ())):
                 raise InputError(f"{path}/{file}: {key} = {value!r} is not supported. Remove the key.")
-        length, similarity = transformer.get("max_seq_length"), settings.get("similarity_fn_name")
+        length = transformer.get("max_seq_length")
         if length and not (type(length) is int and length >= FEWEST_TOKENS):
             raise InputError(f"{path}/{name}: max_seq_length is {length!r}. Write a number from {FEWEST_TOKENS} on.")
-        if not isinstance(similarity, str | None):
-            raise InputError(f"{path}/{SETTINGS}: similarity_fn_name is {similarity!r}. Write cosine.")
         return cls(settings, {key: value for key, value in transformer.items() if value}, weights)
 
     def apply(self, tokenizer) -> None:
@@ -285,15 +269,6 @@ class KeptSettings:
         write_json(Path(folder, TRANSFORMER_CONFIG), transformer)
 
 
-@cache
-def warn_of_similarity(path: str, name: str) -> None:
-    """Says once that a folder's similarity function is not the one that is used here."""
-    logger.warning(
-        f"{path} asks sentence-transformers for {name} similarity, and the saved folder will too; here all "
-        f"scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}."
-    )
-
-
 BI_ENCODER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"  # `model_type` of `SETTINGS`
 CLASSIFIER_MODULE = "sentence_transformers.base.modules.transformer.Transformer"
 CLASSIFIER_CONFIG = {
@@ -309,8 +284,7 @@ def read_prompts(path: str, model_type: str = BI_ENCODER) -> Prompts:
     if config.get("model_type", BI_ENCODER) != model_type:
         return Prompts()
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    texts = prompts.values() if isinstance(prompts, dict) else [0]
-    if not all(isinstance(text, str | None) for text in (*texts, default)):
+    if not all(isinstance(text, str | None) for text in (*prompts.values(), default)):
         raise InputError(f"{path}/{SETTINGS}: prompts and default_prompt_name are not texts by name. Correct them.")
     return Prompts({name: text or "" for name, text in prompts.items()}, default)
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from transformers.utils import logging as transformers_logging
 
 from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, LOOKUP, POSITIONS, plain_forward
-from cosent.errors import InputError, reading
-from cosent.models.folder import PREFIX, WEIGHTS_NAME, read_json, read_weights, weights_file
+from cosent.errors import InputError, once, reading
+from cosent.models.folder import read_json, weights_file
 
 logger = logging.getLogger(__name__)
 
@@ -34,34 +33,13 @@ def load_config(path: str):
         needs = f" needs {', '.join(map(str, code.values()))}, code that is never run, and" if code else ""
         version = transformers.__version__
         raise InputError(f"{path}{needs} has type {kind}, unknown to transformers {version}. Use a converted copy.")
-    if code:
-        warn_of_code(path, kind)
-    for name in ("hidden_size", "num_attention_heads"):
-        if name in raw and not (type(raw[name]) is int and raw[name] > 0):
-            raise InputError(f"{path}/config.json: {name} is {str(raw[name])[:80]!r}. Write a number from 1 on.")
-    layers, file = raw.get("num_hidden_layers"), Path(path, WEIGHTS_NAME)
-    if isinstance(layers, int) and file.is_file() and layers > max(LAYERS, file.stat().st_size / LAYER_BYTES):
-        raise InputError(f"{path}/config.json: num_hidden_layers {layers:,} are more than {file} holds. Correct it.")
+    if code:  # an earlier copy of what transformers has by now, or a change of the architecture
+        once(
+            logger.warning,
+            f"{path} comes with code, which is not run: transformers' own {kind} computes it. That code may "
+            "change the architecture (bidirectional attention, say): compare a vector with the model card's.",
+        )
     return AutoConfig.from_pretrained(path, trust_remote_code=False)
-
-
-LAYERS, LAYER_BYTES = 1000, 1000  # so many are built at once; the fewest bytes of the weights of one
-
-
-@cache
-def warn_of_code(path: str, kind: str) -> None:
-    """Warns once: some code is an earlier copy of what transformers has by now, some changes the architecture."""
-    logger.warning(
-        f"{path} comes with code, which is not run: transformers' own {kind} computes it. That code may "
-        "change the architecture (bidirectional attention, say): compare a vector with the model card's."
-    )
-
-
-# Names of the dropout of hidden states and attention, and of a head, in the configs of all architectures.
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout")
-DROPOUTS += ("mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "entry_dropout")
-HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "pooler_dropout")
-HEAD_DROPOUTS += ("summary_last_dropout",)
 
 
 @contextmanager
@@ -107,6 +85,9 @@ def known_reason(model: str, error: str) -> str | None:
     return None
 
 
+HEADS = ("classif", "pooler", "summary", "qa")  # parts of the names of a head's settings
+
+
 def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
     """Config changes that set all dropout probabilities, with `head` also a classifier's; none for None."""
     if dropout is None:
@@ -115,10 +96,11 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
         raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}.")
     config = load_config(path)
     settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
-    names = [name for name in DROPOUTS if name in settings]
-    if not names:
+    names = [name for name, value in settings.items() if "drop" in name and not isinstance(value, bool)]
+    of_head = [name for name in names if any(part in name for part in HEADS)]
+    if len(names) == len(of_head):
         raise InputError(f"--dropout {dropout:g}: a {config.model_type} model has no dropout. Leave it out.")
-    names += [name for name in HEAD_DROPOUTS if head and name in settings]
+    names = names if head else [name for name in names if name not in of_head]
     logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)
     return dict.fromkeys(names, dropout)
 
@@ -149,15 +131,10 @@ def load_seeded(
     with quiet_transformers(), seeded(seed):
         options = {"dtype": torch.float32, "output_loading_info": True, **config_changes}
         model, report = auto_class.from_pretrained(path, trust_remote_code=False, **options)
-        if any(PREFIX.match(name) for name in report["unexpected_keys"]):
-            model, report = type(model).from_pretrained(
-                None, config=model.config, state_dict=read_weights(path), **options
-            )
     if config_changes.get("quantization_config") is not None:  # saved models hold plain weights
         model.hf_quantizer, model.is_quantized = None, False
         del model.config.quantization_config
-    comes_with_code = "auto_map" in vars(model.config)
-    if comes_with_code:  # nobody who loads the saved folder shall be asked to run it
+    if comes_with_code := "auto_map" in vars(model.config):  # who loads the saved folder is not asked to run it
         del model.config.auto_map
     freeze_sines(model)
     missing = report["missing_keys"] | {name for name, *_ in report["mismatched_keys"]}
@@ -166,7 +143,7 @@ def load_seeded(
     places = {name for name, _ in model.base_model.named_children()} - {"pooler"}
     left = [name for name in report["unexpected_keys"] if name.removeprefix(inner).partition(".")[0] in places]
     if fresh or left:
-        fault = f"lacks {in_short(fresh)} of" if fresh else f"holds {in_short(left)} beyond"
+        fault = f"lacks {some_of(fresh)} of" if fresh else f"holds {some_of(left)} beyond"
         if comes_with_code:
             raise InputError(
                 f"{path} needs code of its own, which is never run: its folder {fault} transformers' "
@@ -176,7 +153,7 @@ def load_seeded(
     return model, missing
 
 
-def in_short(names: list[str]) -> str:
+def some_of(names: list[str]) -> str:
     """Number of weights, with a few of their names."""
     return f"{len(names)} weights ({', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''})"
 

@@ -58,7 +58,7 @@ class LookupModel(PreTrainedModel):
     Attributes:
         keys: int32 of shape `(entries,)`, ascending: the id of a character, or of a pair `first * vocab_size + second`.
         table: float32 rows; those of the entries, in the order of `keys`, before the hashed ones.
-        scale: what stored rows are multiplied by: 1, but for rows that `int8_state` has rounded. Applied on loading.
+        scale: what stored rows are multiplied by: 1, but for rows rounded to int8. Applied on loading.
     """
 
     config_class = LookupConfig
@@ -80,11 +80,7 @@ class LookupModel(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, path, *args, **options):
         """As of transformers; refuses keys that a binary search would not find, and applies the scale of the rows."""
-        try:
-            loaded = super().from_pretrained(path, *args, **options)
-        except RuntimeError as error:  # sizes
-            reason = " ".join(str(error).split())
-            raise InputError(f"{path}: the table has another size than config.json says ({reason[:300]}).") from error
+        loaded = super().from_pretrained(path, *args, **options)
         table = loaded[0] if isinstance(loaded, tuple) else loaded
         wrong = torch.nonzero(table.keys[1:] <= table.keys[:-1])
         if len(wrong):
@@ -144,12 +140,6 @@ def place_of(ascending: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
 AutoConfig.register(LookupConfig.model_type, LookupConfig)
 AutoModel.register(LookupConfig, LookupModel)
-
-
-def int8_state(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights of a `LookupModel` with rows rounded to int8, one step for all of them: a quarter of the size."""
-    step = weights["table.weight"].abs().max() / 127
-    return weights | {"table.weight": (weights["table.weight"] / step).round().to(torch.int8), "scale": step}
 
 
 class Characters:

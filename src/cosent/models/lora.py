@@ -94,20 +94,22 @@ def add_adapter(model: nn.Module, inner: nn.Module, config: LoraConfig, seed: in
         config: r, alpha, dropout and target modules (default: all linear layers but heads); others are refused, since
             the merged model that is saved would lack them.
     """
-    check_config(config)
+    default = LoraConfig().to_dict()
+    for name, value in config.to_dict().items():
+        if name not in LORA_KEYS and value != default[name]:
+            raise InputError(f"peft_config: {name}={value!r} is not supported. Set only {', '.join(LORA_KEYS[:4])}.")
     is_classifier = type(inner).__name__.endswith("ForSequenceClassification")
     heads = list(classifier_heads(inner)) if is_classifier else []
-    targets = config.target_modules or "all-linear"
-    check_targets(inner, heads, [targets] if isinstance(targets, str) else sorted(targets))
     config = LoraConfig(
         task_type=TaskType.SEQ_CLS if is_classifier else TaskType.FEATURE_EXTRACTION,
         r=config.r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
-        target_modules=targets,
+        target_modules=config.target_modules or "all-linear",
         exclude_modules=rf"({'|'.join(map(re.escape, heads))})(\..*)?" if heads else None,
         modules_to_save=[*heads] or None,  # peft extends the list
     )
+    check_targets(inner, heads, config.target_modules)
     with seeded(seed), warnings.catch_warnings():  # peft 0.21 asks for a name that transformers deprecates
         warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
         peft_model = get_peft_model(inner, config)
@@ -123,36 +125,22 @@ def add_adapter(model: nn.Module, inner: nn.Module, config: LoraConfig, seed: in
     return Adapter(peft_model, place, config.lora_alpha / config.r, trained, transposed)
 
 
-LORA_KEYS = {"r", "lora_alpha", "lora_dropout", "target_modules", "task_type", "peft_type", "peft_version"}
+LORA_KEYS = ("r", "lora_alpha", "lora_dropout", "target_modules", "task_type", "peft_type", "peft_version")
 
 
-def check_config(config: LoraConfig) -> None:
-    """Refuses settings of peft that are not read here."""
-    default = LoraConfig().to_dict()
-    for name, value in config.to_dict().items():
-        if name not in LORA_KEYS and value != default[name]:
-            raise InputError(
-                f"peft_config: {name} is not supported, got {value!r}. Set r, lora_alpha, lora_dropout and "
-                "target_modules."
-            )
-
-
-def check_targets(inner: nn.Module, heads: list[str], targets: list[str]) -> None:
+def check_targets(inner: nn.Module, heads: list[str], targets: set[str] | str | None) -> None:
     """Refuses names of layers that a model does not have outside its heads: peft ignores them if another matches."""
     within = tuple(f"{head}." for head in heads)
-    linear = [
-        name
-        for name, module in inner.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and not f"{name}.".startswith(within)
-    ]
-    if not linear:
-        raise InputError(f"A {inner.config.model_type} model has no linear layers to adapt. Leave out --use_peft.")
-    names = ", ".join(sorted({name.split(".")[-1] for name in linear}))
-    for target in targets:
-        if target != "all-linear" and not any(f".{name}".endswith(f".{target}") for name in linear):
+    layers = [name for name, module in inner.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    outside = [f".{name}" for name in layers if not f"{name}.".startswith(within)]
+    kind, names = inner.config.model_type, ", ".join(sorted({name.rpartition(".")[2] for name in outside}))
+    if not outside:
+        raise InputError(f"A {kind} model has no linear layers to adapt. Leave out --use_peft.")
+    for target in [targets] if isinstance(targets, str) else sorted(targets or ()):
+        if target != "all-linear" and not any(name.endswith(f".{target}") for name in outside):
             raise InputError(
-                f"--lora_target_modules {target}: no such linear layer outside the head of this "
-                f"{inner.config.model_type} model, only {names}."
+                f"--lora_target_modules {target}: no such linear layer outside the head of this {kind} model, only "
+                f"{names}."
             )
 
 

@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from cosent.compute.packed_backbone import plain_forward
-from cosent.errors import InputError, system_error
+from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import add_server_keys
-from cosent.models.layout import save_classifier_prompts
 
 # A batch from which the graph is traced, in which texts differ in length.
 SENTENCES = ["怎么还款", "如何还款", "今天天气不错", "我不喜欢北京", "给我推荐一款红色的车", "好", "OPPO R11 多少钱?"]
@@ -49,10 +48,21 @@ def write_onnx(model: SentenceEncoder | CrossEncoder, folder: Path, name: str, i
     Returns:
         the path of the graph in the folder.
     """
-    save_around_weights(model, folder)
+    inner = model.model if isinstance(model, CrossEncoder) else model.backbone
+    inner.config.architectures = [type(inner).__name__]
+    add_server_keys(inner.config)
+    inner.config.save_pretrained(folder)
+    model.save_around_backbone(folder, model.state_dict())
     file = folder / "onnx" / ("model_quantized.onnx" if int8 else "model.onnx")
     file.parent.mkdir()
-    write_graph(model, file, name)
+    try:
+        with quiet():
+            write_graph(model, file)
+    except Exception as error:  # of many kinds, by architecture
+        cause = error.__cause__ or error
+        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+        kind = model.backbone.config.model_type
+        raise InputError(f"torch.onnx cannot export the {kind} of {name}: {reason}") from error
     if int8:
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before onnxruntime is imported
         from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -62,21 +72,7 @@ def write_onnx(model: SentenceEncoder | CrossEncoder, folder: Path, name: str, i
     return f"onnx/{file.name}"
 
 
-def save_around_weights(model: SentenceEncoder | CrossEncoder, folder: Path) -> None:
-    """Writes the folder of a model without its weights."""
-    classifier = isinstance(model, CrossEncoder)
-    inner = model.model if classifier else model.backbone
-    inner.config.architectures = [type(inner).__name__]
-    add_server_keys(inner.config)
-    inner.config.save_pretrained(folder)
-    if classifier:
-        model.save_tokenizer(folder)
-        save_classifier_prompts(folder, model.prompts)
-    else:
-        model.save_around_backbone(folder, model.state_dict())
-
-
-def write_graph(model: SentenceEncoder | CrossEncoder, file: Path, name: str) -> None:
+def write_graph(model: SentenceEncoder | CrossEncoder, file: Path) -> None:
     """Traces the graph for any batch size and length; a bi-encoder reads single texts, whose segment ids are all 0."""
     classifier = isinstance(model, CrossEncoder)
     segments = classifier and "token_type_ids" in model.tokenizer.model_input_names
@@ -86,19 +82,10 @@ def write_graph(model: SentenceEncoder | CrossEncoder, file: Path, name: str) ->
     inputs = tuple(sample.get(name, torch.zeros_like(sample["input_ids"])) for name in names)
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=model.max_length)}
     model.packing = False
-    try:
-        with quiet():
-            # By itself, torch.onnx falls back to a graph of one batch size and length.
-            program = torch.export.export(Graph(model.eval()), inputs, dynamic_shapes=(tuple(axes for _ in names),))
-            options = {"dynamo": True, "external_data": False, "verbose": False}
-            torch.onnx.export(program, f=file, input_names=names, output_names=outputs, **options)
-    except Exception as error:  # of many kinds, by architecture
-        if system_error(error) is not None:  # of the disk
-            raise
-        cause = error.__cause__ or error
-        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        kind = model.backbone.config.model_type
-        raise InputError(f"torch.onnx cannot export the {kind} of {name}: {reason}") from error
+    # By itself, torch.onnx falls back to a graph of one batch size and length.
+    program = torch.export.export(Graph(model.eval()), inputs, dynamic_shapes=(tuple(axes for _ in names),))
+    options = {"dynamo": True, "external_data": False, "verbose": False}
+    torch.onnx.export(program, f=file, input_names=names, output_names=outputs, **options)
 
 
 @contextmanager

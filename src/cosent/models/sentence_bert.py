@@ -96,7 +96,7 @@ class BiEncoder(nn.Module):
 
     def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
         """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        saved = SentenceEncoder.from_pretrained(str(folder)).state_dict()
+        saved = self.encoder.saved_state(folder)
         head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))
         return {f"encoder.{name}": weight for name, weight in saved.items()} | {
             f"head.{name}": weight for name, weight in head.items()

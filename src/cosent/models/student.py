@@ -92,10 +92,6 @@ class Student(SentenceEncoder):
             model.save_pretrained(folder, state_dict=weights)
         self.save_around_backbone(folder, state_dict)
 
-    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
-        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
-        return Student.from_pretrained(str(folder)).state_dict()
-
     def forward(
         self,
         input_ids: torch.Tensor,

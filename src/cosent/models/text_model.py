@@ -20,20 +20,9 @@ from cosent.models.embedding import check_pairs
 from cosent.models.folder import read_json, write_json
 from cosent.models.prompts import Prompts
 
-LONGEST_TOKEN = 50  # characters
-
 
 class TextModel(nn.Module):
     """A `backbone`, a `tokenizer` that holds the maximum length, and `prompts`: base class of both towers.
-
-    Their `from_pretrained` share these parameters:
-        model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
-        max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: that of the
-            tokenizer.
-        dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
-        seed: seed of weights that the folder lacks; the global random state is left alone.
-        quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
-        device: where to move it, e.g. `cuda`; default: the CPU.
 
     Attributes:
         packing: lay the sentences of a batch into shared rows, where that does not change the results (`packing.py`).
@@ -45,6 +34,21 @@ class TextModel(nn.Module):
     highest_score = 1.0  # a cosine
     prompts = Prompts()
     library_class = "SentenceTransformer"  # in sentence-transformers
+
+    @classmethod
+    @abstractmethod
+    def from_pretrained(cls, model_name_or_path: str, **options: Any) -> "TextModel":
+        """Loads a model in float32.
+
+        Args:
+            model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
+            max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: that of the
+                tokenizer.
+            dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
+            seed: seed of weights that the folder lacks; the global random state is left alone.
+            quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
+            device: where to move it, e.g. `cuda`; default: the CPU.
+        """
 
     @property
     def device(self) -> torch.device:
@@ -77,11 +81,11 @@ class TextModel(nn.Module):
 
     def prefix(self, prompt: str) -> str:
         """The prompt itself; refuses one that leaves no room for a sentence."""
-        most = LONGEST_TOKEN * self.max_length  # characters: hours of tokenising end here
-        tokens = len(run_tokenizer(self.tokenizer, prompt[:most], verbose=False)["input_ids"]) if prompt else 0
-        if tokens >= self.max_length or len(prompt) > most:
-            shown = repr(prompt) if len(prompt) < 100 else f"of {len(prompt):,} characters, {prompt[:40]!r} ...,"
-            raise InputError(f"The prompt {shown} has {tokens} tokens, the model reads {self.max_length}. Shorten it.")
+        tokens = len(run_tokenizer(self.tokenizer, prompt, verbose=False)["input_ids"]) if prompt else 0
+        if tokens >= self.max_length:
+            raise InputError(
+                f"The prompt {prompt[:100]!r} has {tokens} tokens, the model reads {self.max_length}. Shorten it."
+            )
         return prompt
 
     def prefixes(
@@ -149,6 +153,10 @@ class TextModel(nn.Module):
         file, settings = Path(folder, "tokenizer_config.json"), read_json(str(folder), "tokenizer_config.json")
         if settings.get("tokenizer_class") == "TokenizersBackend":  # a name that transformers 4 does not know
             write_json(file, settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
+        return type(self).from_pretrained(str(folder)).state_dict()
 
     def activation_checkpointing_enable(self, **kwargs) -> None:
         self.backbone.activation_checkpointing_enable(**kwargs)
