@@ -114,14 +114,14 @@ def test_vectors_and_gradients_are_the_padded_ones(name, attention, device):
 
 
 @pytest.mark.parametrize("name", each(PACKED))
-def test_training_in_every_way_learns_the_same(name):
-    """Fails if checkpointing, gradient caching, oneDNN or LoRA train something else on packed rows."""
+def test_every_way_computes_the_same(name):
+    """Fails if checkpointing, gradient caching, oneDNN, half precision or LoRA compute other numbers on packed rows."""
     model, batch = towers(name)
+    encoder, sentences = model.encoder, {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
     expected = learn(model, batch, packing=False)
     assert difference(learn(model, batch, packing=True), expected) < 5e-6
     with trainable_onednn_linears():
         assert difference(learn(model, batch, packing=True), expected) < 5e-6
-
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert all(gradient.isfinite().all() for gradient in learn(model, batch, packing=True))
 
@@ -130,10 +130,21 @@ def test_training_in_every_way_learns_the_same(name):
     backward_in_parts(lambda part: model(**part), parts, lambda kept: cosent_loss(kept["scores"], torch.arange(6.0)))
     assert difference(gradients(model), expected) < 5e-6
 
-    if model.encoder.backbone.supports_gradient_checkpointing:
+    if encoder.backbone.supports_gradient_checkpointing:
         model.train()  # without which nothing is recomputed; there is no dropout
-        model.encoder.activation_checkpointing_enable()
+        encoder.activation_checkpointing_enable()
         assert difference(learn(model, batch, packing=True), expected) < 5e-6
+
+    with torch.no_grad():
+        encoder.eval().packing = False
+        vectors = encoder(**sentences)
+        encoder.packing = True
+        with onednn_linears(encoder):
+            assert difference([encoder(**sentences)], [vectors]) < 2e-6
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert cosine_similarity(encoder(**sentences).float(), vectors).min() > 0.99
+        half = encoder.bfloat16()(**sentences)
+    assert half.dtype == torch.bfloat16 and cosine_similarity(half.float(), vectors).min() > 0.99
 
     model, _ = towers(name)
     add_adapter(model, model.encoder.backbone, lora_config(4, 8.0, 0.0, ["all-linear"]), seed=1)
@@ -144,24 +155,3 @@ def test_training_in_every_way_learns_the_same(name):
     expected = learn(model, batch, packing=False)
     assert difference(learn(model, batch, packing=True), expected) < 5e-6
     assert 0 < len(expected) < len(list(model.parameters()))
-
-
-@pytest.mark.parametrize("name", each(PACKED))
-def test_encoding_in_every_way_gives_the_same(name):
-    """Fails if oneDNN or half precision get another mask on packed rows than on padded ones."""
-    model, batch = towers(name)
-    batch = {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
-    encoder = model.encoder
-    with torch.no_grad():
-        encoder.packing = False
-        expected = encoder(**batch)
-        encoder.packing = True
-        with onednn_linears(encoder):
-            assert difference([encoder(**batch)], [expected]) < 2e-6
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            packed = encoder(**batch)
-            encoder.packing = False
-            assert cosine_similarity(packed.float(), encoder(**batch).float()).min() > 0.999
-        encoder.packing = True
-        half = encoder.bfloat16()(**batch)
-    assert half.dtype == torch.bfloat16 and cosine_similarity(half.float(), expected).min() > 0.99

@@ -9,7 +9,6 @@ import torch
 from transformers import BertConfig, Qwen3Config
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from cosent.compute import packed_backbone
 from cosent.compute.packed_backbone import packed_forward, packing_obstacle, plain_forward
 from cosent.compute.packing import (
     WIDEST_ROW,
@@ -21,7 +20,7 @@ from cosent.compute.packing import (
     unpack,
     worthwhile_plan,
 )
-from cosent.errors import InputError
+from cosent.errors import InputError, once
 from cosent.models.loading import freeze_sines
 from tests.support.families import LONGEST, random_family
 
@@ -93,7 +92,7 @@ def test_batches_without_padding_stay_as_they_are(lengths):
 
 def test_an_unverified_backbone_is_padded_and_says_so_once(caplog):
     """Fails if packing is guessed to be exact, or dropped without a word."""
-    packed_backbone.warn_of_padding.cache_clear()
+    once.cache_clear()
     backbone = make_backbone()
     assert packing_obstacle(backbone.config) is None
     backbone.config._attn_implementation = "flex_attention"  # whose masks are not ours

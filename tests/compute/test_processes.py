@@ -1,4 +1,4 @@
-"""Jobs leave no process behind, memory is counted in MiB, and one model serves many threads and forked processes."""
+"""Jobs leave no process behind, memory is counted in MiB, and one model serves many threads."""
 
 import runpy
 import subprocess
@@ -162,37 +162,3 @@ def test_the_last_thread_turns_dropout_on_again():
     assert not any(module.training for module in model.modules())
     second.__exit__(None, None, None)
     assert [module.training for module in model.modules()] == [True, True, False], "a frozen part stays as it was"
-
-
-FORK = """
-import os, signal, sys, multiprocessing, torch
-from cosent.models.bi_encoder import SentenceEncoder
-
-torch.set_num_threads(2)  # with one, no thread of OpenMP is missed
-encoder = SentenceEncoder.from_pretrained(sys.argv[1])
-texts = [f"第{number}个问题" for number in range(300)]
-vectors = encoder.encode(texts)  # enough for both threads
-
-def work():
-    signal.alarm(100)  # ends a child that waits for ever, whatever becomes of this process
-    sys.exit(0 if abs(encoder.encode(texts) - vectors).max() < 1e-5 else 3)
-
-child = multiprocessing.get_context("fork").Process(target=work, daemon=True)
-child.start()
-child.join(120)
-child.kill()
-print(child.exitcode)
-pid = os.fork()
-if pid == 0:
-    work()
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_a_forked_child_encodes(tiny_model):
-    """Fails if a server that loads and tries its model before it forks its workers answers nothing."""
-    command = [sys.executable, "-c", FORK, str(tiny_model)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert process.stdout.split() == ["0", "0"], process.stderr

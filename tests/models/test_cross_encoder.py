@@ -9,49 +9,19 @@ import sentence_transformers
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from cosent.compute.packed_backbone import POSITIONS
 from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from cosent.models.folder import read_json, write_json
-from tests.compute.test_packed_backbone import tokens_computed
-from tests.support.families import FAMILIES, LETTERS, each, random_family, save_family
+from tests.support.families import LETTERS, save_family
 
 FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
 SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
-PACKED = [name for name, family in FAMILIES.items() if (family.model_type or name) in POSITIONS]
-# Besides the representatives: a pooler that is a bare linear layer, which `heads.py` has a branch for.
-HEADS = ["albert", *each(name for name in PACKED if name != "albert")]
 
 
 @pytest.fixture
 def encoder(tiny_model):
     return CrossEncoder.from_pretrained(str(tiny_model), num_labels=1)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_packed_logits_are_those_of_the_stock_model(name):
-    """Fails if an architecture's head reads something else on packed rows: a pooler, another token, a mean."""
-    stock = random_family(name, num_labels=2).eval()
-    if name == "modernbert":  # has two ways, and others read [CLS] too
-        stock.config.classifier_pooling = "mean"
-    lengths = torch.tensor([3, 30, 4, 5, 3, 12])
-    mask = (torch.arange(32) < lengths[:, None]).long()  # padded to more than the longest
-    padding = stock.config.pad_token_id = stock.config.pad_token_id or 0
-    ids = torch.where(mask.bool(), torch.randint(10, 100, mask.shape), padding)
-    ids[torch.arange(6), lengths - 1] = 5
-    ids[0, 2] = padding  # as Qwen3-Embedding's end of a text, which its head does not read
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    if stock.config.to_dict().get("type_vocab_size", 1) > 1:
-        inputs["token_type_ids"] = (torch.arange(32) >= lengths[:, None] // 2) * mask
-    encoder = CrossEncoder(stock, tokenizer=None)
-    with torch.no_grad():
-        ours, tokens = tokens_computed(stock.base_model, lambda: encoder(**inputs))
-        theirs = stock(**inputs).logits
-    assert tokens < ids.numel(), "nothing was packed"
-    assert theirs.std() > 1e-2, "all logits are alike: nothing was compared"
-    torch.testing.assert_close(ours["logits"], theirs, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(ours["scores"], theirs[:, 1] - theirs[:, 0], atol=1e-5, rtol=1e-5)
 
 
 NAMES = {1: ["LABEL_0"], 2: ["dissimilar", "similar"], 3: ["contradiction", "neutral", "entailment"]}

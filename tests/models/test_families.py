@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.quantizers_utils import should_convert_module
 
+from cosent.compute.packed_backbone import POSITIONS
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.pairs import tokenize_apart, tokenize_joined
 from cosent.errors import InputError
@@ -23,6 +24,7 @@ from cosent.models.heads import classifier_heads, patterns_of_heads
 from cosent.models.loading import load_config
 from cosent.models.lora import ADAPTER_FOLDER, add_adapter, lora_config
 from cosent.models.sentence_bert import BiEncoder
+from tests.compute.test_packed_backbone import tokens_computed
 from tests.support.families import FAMILIES, LETTERS, LONGEST, each, save_family
 
 FINE = [name for name in FAMILIES if name not in ("t5", "convbert")]
@@ -93,49 +95,63 @@ def test_a_bi_encoder(name, folder, tmp_path, caplog):
     assert np.isfinite(encoder.encode(["".join(LETTERS)])).all()
 
 
-@pytest.mark.parametrize("name", each(FINE))
+@pytest.mark.parametrize("name", ["albert", *each(name for name in FINE if name != "albert")])
 def test_a_cross_encoder(name, folder, tmp_path):
-    """Fails if a classifier's head misses training, ties in half precision, or scores otherwise for others."""
-    encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
+    """Fails if a classifier's head reads something else on packed rows, misses training, ties in half precision, or
+    scores otherwise for others.
+
+    Besides the representatives: a pooler that is a bare linear layer, which `heads.py` has a branch for.
+    """
+    encoder = CrossEncoder.from_pretrained(folder(name), num_labels=2, seed=3)
+    if name == "modernbert":  # has two ways, and others read [CLS] too
+        encoder.model.config.classifier_pooling = "mean"
     pairs = tokenize_joined(COLUMNS, encoder.tokenizer, encoder.max_length)
     rows = [(ids, first, {}) for ids, first in zip(pairs["input_ids"], pairs["first_tokens"], strict=True)]
     batch = JoinedPairCollator.from_tokenizer(encoder.tokenizer)(rows)
     assert_all_learn(encoder, batch)
 
-    packed = encoder.similarity(FIRST, SECOND)
+    packed = encoder.eval().similarity(FIRST, SECOND)
     alone = np.concatenate([encoder.similarity([a], [b]) for a, b in zip(FIRST, SECOND, strict=True)])
     np.testing.assert_allclose(packed, alone, atol=1e-5)
-    encoder.packing = False
-    np.testing.assert_allclose(encoder.similarity(FIRST, SECOND), packed, atol=1e-5)
-    encoder.packing = True
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        logits = encoder.eval()(**batch)["logits"]
-    assert logits.dtype == torch.float32
-    assert not torch.equal(logits, logits.bfloat16().float()), "the head computed in bfloat16"
+    with torch.no_grad():
+        logits, tokens = tokens_computed(encoder.backbone, lambda: encoder(**batch)["logits"])
+        stock = encoder.model(**batch).logits
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = encoder(**batch)["logits"]
+    assert (tokens < batch["input_ids"].numel()) == (encoder.model.config.model_type in POSITIONS)
+    assert stock.std() > 1e-2, "all logits are alike: nothing was compared"
+    torch.testing.assert_close(logits, stock, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(packed, stock[:, 1] - stock[:, 0], atol=1e-5)
+    assert half.dtype == torch.float32
+    assert not torch.equal(half, half.bfloat16().float()), "the head computed in bfloat16"
 
     encoder.save_pretrained(tmp_path)
     np.testing.assert_array_equal(CrossEncoder.from_pretrained(str(tmp_path)).similarity(FIRST, SECOND), packed)
     if name not in SHIFTED_BY_OTHERS:
         theirs = TheirCrossEncoder(str(tmp_path), device="cpu").predict(list(zip(FIRST, SECOND, strict=True)))
-        np.testing.assert_allclose(theirs, packed, atol=1e-5)
+        np.testing.assert_allclose(theirs[:, 1] - theirs[:, 0], packed, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", each(FINE))
-def test_fresh_heads_train_under_lora_and_quantisation(name, folder, tmp_path):
-    """Fails if a fresh head stays frozen at random under LoRA, or is quantised by --load_in_4bit, or `adapter/` over
-    the same base gives other scores."""
+def test_fresh_heads_train_under_lora_and_quantisation(name, folder, tmp_path, caplog):
+    """Fails if a fresh head stays frozen at random under LoRA, or is quantised by --load_in_4bit, a linear layer gets
+    no adapter or is not in the log, or `adapter/` over the same base gives other scores."""
     encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=3)
     config = load_config(folder(name))
     config.num_labels = 1
     heads = tuple(f"{head}." for head in classifier_heads(encoder.model))
-    linear = [path for path, module in encoder.model.named_modules() if isinstance(module, torch.nn.Linear)]
-    quantised = {path for path in linear if should_convert_module(path, patterns_of_heads(config))}
-    assert quantised == {path for path in linear if not f"{path}.".startswith(heads)}
+    linear = [path for path, module in encoder.model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    outside = {path for path in linear if not f"{path}.".startswith(heads)}
+    assert {path for path in linear if should_convert_module(path, patterns_of_heads(config))} == outside
 
     other_seed = CrossEncoder.from_pretrained(folder(name), num_labels=1, seed=4).state_dict()
     fresh = {weight for weight, value in encoder.state_dict().items() if not torch.equal(value, other_seed[weight])}
-    adapter = add_adapter(encoder, encoder.model, lora_config(4, 8.0, 0.0, ["all-linear"]), seed=1)
+    with caplog.at_level(logging.INFO):
+        adapter = add_adapter(encoder, encoder.model, lora_config(4, 8.0, 0.0, ["all-linear"]), seed=1)
     assert fresh and fresh <= {weight.replace(".modules_to_save.default", "") for weight in adapter.trained}
+    layers = [weight.split(".")[-4] for weight in adapter.trained if weight.endswith("lora_A.default.weight")]
+    assert len(layers) == len(outside) > 0
+    assert all(f"{layers.count(layer)} {layer}" in caplog.text for layer in layers)
     with torch.no_grad():
         for weight in encoder.parameters():
             if weight.requires_grad:
@@ -156,35 +172,20 @@ def test_fresh_heads_train_under_lora_and_quantisation(name, folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", each(FINE))
-def test_lora_finds_every_linear_layer(name, folder, caplog):
-    """Fails if an architecture gets no adapter on a part of its layers, or the log does not say which ones it got."""
-    encoder = SentenceEncoder.from_pretrained(folder(name), pooling="mean")
-    linear = [module for module in encoder.backbone.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
-    with caplog.at_level(logging.INFO):
-        adapter = add_adapter(encoder, encoder.backbone, lora_config(4, 8.0, 0.0, ["all-linear"]), seed=1)
-    layers = [weight.split(".")[-4] for weight in adapter.trained if weight.endswith("lora_A.default.weight")]
-    assert len(layers) == len(linear) > 0
-    assert all(f"{layers.count(layer)} {layer}" in caplog.text for layer in layers)
-
-
-@pytest.mark.parametrize("name", each(FINE))
-@pytest.mark.parametrize("tower", [SentenceEncoder, CrossEncoder])
-def test_dropout_has_a_name(name, tower, folder, caplog):
-    """Fails if --dropout ends in a traceback, leaves a place as it was, or does not say which ones an architecture has.
+def test_dropout_has_a_name(name, folder, caplog):
+    """Fails if --dropout leaves a place as it was, or does not say which ones an architecture has.
 
     Qwen3 and LLaMA, for example, have dropout in attention alone.
     """
-    options = {"pooling": "mean"} if tower is SentenceEncoder else {"num_labels": 1}
     with caplog.at_level(logging.INFO):
-        encoder = tower.from_pretrained(folder(name), dropout=0.37, **options)
+        encoder = CrossEncoder.from_pretrained(folder(name), num_labels=1, dropout=0.37)
     values = {path: module.p for path, module in encoder.named_modules() if isinstance(module, torch.nn.Dropout)} | {
         f"{path}.{field}": value
         for path, module in encoder.named_modules()
         for field, value in vars(module).items()
         if "dropout" in field and isinstance(value, float)
     }
-    found = {path: value for path, value in values.items() if not path.endswith(".activation_dropout")}
-    assert found and set(found.values()) == {0.37}, found
+    assert values and set(values.values()) == {0.37}, values
     assert "--dropout 0.37 sets " in caplog.text
 
 

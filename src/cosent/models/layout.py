@@ -186,9 +186,8 @@ def load_modules(
             "(cls) or Qwen3-Embedding (lasttoken), name that as --pooling in `cosent train`, or as pooling in Python.",
         )
     if saved:
-        dropped = [module.folder for module in saved[1:] if module.kind != "Normalize"]
-        without = f", and starts without {', '.join(dropped)}" if dropped else ""
-        logger.warning("--pooling %s replaces the %s pooling of %s%s.", pooling, trained, path, without)
+        lost = ", ".join([trained, *(module.folder for module in saved[1:] if module.kind != "Normalize")])
+        logger.warning("--pooling %s replaces the pooling of %s, which was trained with %s.", pooling, path, lost)
     modules: list[nn.Module] = []
     if mode == LINEAR_CLS:
         modules.append(Dense(hidden_size, hidden_size, activation_function=IDENTITY, seed=seed))
