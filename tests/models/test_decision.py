@@ -46,7 +46,8 @@ def test_few_validation_pairs_are_said_once(tmp_path, caplog):
         folder.mkdir(exist_ok=True)
         write_rules(folder, {"faq": rule})
         assert rule_for(str(folder), ("", "")) == (rule, "")
-    assert [record.args for record in caplog.records] == [(str(tmp_path / "31"), 31)]
+    (message,) = caplog.messages
+    assert f"{tmp_path}/31 come from 31 validation pairs" in message
 
 
 @pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.slow)])

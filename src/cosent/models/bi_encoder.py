@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class SentenceEncoder(TextModel):
     """
 
     kept_settings = KeptSettings()
+    default_pooling = "mean"
 
     def __init__(self, backbone: nn.Module, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()):
         super().__init__()
@@ -72,7 +73,7 @@ class SentenceEncoder(TextModel):
         seed: int = 42,
         quantization_config=None,
         device: str | torch.device | None = None,
-    ) -> "SentenceEncoder":
+    ) -> Self:
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32; see `TextModel`.
 
         Args:
@@ -84,17 +85,22 @@ class SentenceEncoder(TextModel):
                 f"{model_name_or_path} is a cross-encoder, not the start of a bi-encoder. Train it with --tower "
                 "cross_encoder, load it by load_model, or name a bi-encoder."
             )
-        if quantization_config is not None:
-            quantization_config.llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
         with missing_models(model_name_or_path):
             changes = {"quantization_config": quantization_config} | dropout_changes(path, dropout)
-            backbone, unused = load_backbone(path, seed, **changes)
-            tokenizer = load_tokenizer(path, backbone)
-            pool, after_pooling = load_modules(path, backbone.config.hidden_size, pooling, seed)
-            check_architecture(backbone, tokenizer, pool.mode)
-            encoder = cls(backbone, tokenizer, pool, after_pooling)
+            model, unused = cls.load_transformer(path, seed, changes)
+            tokenizer = load_tokenizer(path, model)
+            pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, cls.default_pooling)
+            check_architecture(model.base_model, tokenizer, pool.mode)
+            encoder = cls(model, tokenizer, pool, after_pooling)
             encoder.keep_settings(path, max_length, unused)
         return encoder.to(device=device)
+
+    @classmethod
+    def load_transformer(cls, path: str, seed: int, changes: dict[str, Any]) -> tuple[nn.Module, dict]:
+        """The transformers model of a folder, and the weights that nothing here reads."""
+        if changes["quantization_config"] is not None:
+            changes["quantization_config"].llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
+        return load_backbone(path, seed, **changes)
 
     def truncate(self, dim: int, sentences: Sequence[str] | None = None) -> None:
         """Shortens vectors to `dim` numbers by a layer that is saved with the model, before a final `Normalize`.

@@ -113,9 +113,6 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
     config.pad_token_id = tokenizer.pad_token_id
 
 
-WITHOUT_SEGMENTS = ["input_ids", "attention_mask"]
-
-
 class CrossEncoder(TextModel):
     """Pair scoring model: a transformers sequence classifier and its tokenizer.
 
@@ -153,36 +150,37 @@ class CrossEncoder(TextModel):
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
-        changes = {"quantization_config": quantization_config}
         with missing_models(model_name_or_path):
             config = load_config(path)
-            changes |= dropout_changes(path, dropout, head=True)
-        if config.model_type == "xlnet":
-            raise InputError(f"{path}: XLNet's classifier depends on padding. Use another cross-encoder.")
-        if config.model_type == LOOKUP:
-            raise InputError(f"{path} has a lookup, which reads each sentence by itself. Take --tower bi_encoder.")
-        if quantization_config is not None:
-            quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
-        has_head = is_cross_encoder(path) and num_labels in (None, config.num_labels)
-        if num_labels is not None:
-            if is_cross_encoder(path) and not has_head:
+            if config.model_type == "xlnet":
+                raise InputError(f"{path}: XLNet's classifier depends on padding. Use another cross-encoder.")
+            if config.model_type == LOOKUP:
+                raise InputError(f"{path} has a lookup, which reads each sentence by itself. Take --tower bi_encoder.")
+            changes = {"quantization_config": quantization_config} | dropout_changes(path, dropout, head=True)
+            if quantization_config is not None:
+                quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
+            is_classifier = is_cross_encoder(path)
+            has_head = is_classifier and num_labels in (None, config.num_labels)
+            if num_labels is not None:
+                changes |= {"num_labels": num_labels, "ignore_mismatched_sizes": True}
+            if not has_head and num_labels is None:
+                logger.warning(
+                    "%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path
+                )
+            elif not has_head and is_classifier:
                 logger.warning("%s has no head of %d logit(s): a new one starts from seed %d.", path, num_labels, seed)
-            changes |= {"num_labels": num_labels, "ignore_mismatched_sizes": True}
-        elif not has_head:
-            logger.warning("%s holds no cross-encoder: the head is new, and scores mean nothing until trained.", path)
-        with missing_models(model_name_or_path):
             model, _ = load_seeded(AutoModelForSequenceClassification, path, seed, has_head, **changes)
-            options = {} if segment_ids == "tokenizer" else {"model_input_names": WITHOUT_SEGMENTS}
+            options = {} if segment_ids == "tokenizer" else {"model_input_names": ["input_ids", "attention_mask"]}
             tokenizer = load_tokenizer(path, model, **options)
-        if num_labels is not None:
-            name_classes(model.config)
-        if "score" in dict(model.named_children()):  # transformers' name of the head of decoders
-            find_last_token(model.config, tokenizer, fresh=not has_head)
-        check_architecture(model.base_model, tokenizer)
-        encoder = cls(model, tokenizer)
-        encoder.prompts = read_prompts(path, CROSS_ENCODER)
-        if max_length is not None:
-            encoder.max_length = max_length
+            if num_labels is not None:
+                name_classes(model.config)
+            if "score" in dict(model.named_children()):  # transformers' name of the head of decoders
+                find_last_token(model.config, tokenizer, fresh=not has_head)
+            check_architecture(model.base_model, tokenizer)
+            encoder = cls(model, tokenizer)
+            encoder.prompts = read_prompts(path, CROSS_ENCODER)
+            if max_length is not None:
+                encoder.max_length = max_length
         return encoder.to(device=device)
 
     @property

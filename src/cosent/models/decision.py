@@ -7,15 +7,13 @@ Three questions have three answers: whether a labelled pair is similar (`thresho
 import json
 import logging
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cosent.atomic import write_atomically
 from cosent.encoders import local
-from cosent.errors import InputError, reading
+from cosent.errors import InputError, once, reading
 from cosent.evaluation.calibration import Calibration, Numbers, at_base_rate, fit_calibration
 from cosent.models.prompts import described
 
@@ -123,19 +121,17 @@ def write_rules(folder: str | Path, rules: dict[str, DecisionRule]) -> None:
     write_atomically(file, text + "\n")
 
 
-def rule_of(stored: dict[str, Any]) -> DecisionRule:
-    """A rule from plain values."""
-    calibration = stored["calibration"] and Calibration(**stored["calibration"])
-    return DecisionRule(**stored | {"calibration": calibration, "prompts": tuple(stored["prompts"])})
-
-
 def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
     """Rules of a model folder or an export by corpus; empty without labels of 0 and 1, see `cosent calibrate`."""
     file = local(model) / DECISION_NAME
     if not file.is_file():
         return {}
     with reading(file, advice="Run cosent calibrate, which makes it again."):
-        return {name: rule_of(stored) for name, stored in json.loads(file.read_text(encoding="utf-8")).items()}
+        rules = json.loads(file.read_text(encoding="utf-8"))
+        for stored in rules.values():
+            stored["calibration"] = stored["calibration"] and Calibration(**stored["calibration"])
+            stored["prompts"] = tuple(stored["prompts"])
+        return {name: DecisionRule(**stored) for name, stored in rules.items()}
 
 
 def rule_for(model: str, prompts: tuple[str, str], corpus: str | None = None) -> tuple[DecisionRule | None, str]:
@@ -163,14 +159,9 @@ def rule_for(model: str, prompts: tuple[str, str], corpus: str | None = None) ->
     if rule.prompts != prompts:
         return None, f"the rule of {model} was found with {described(rule.prompts)}, not {described(prompts)}"
     if rule.calibration is not None and rule.calibration.pairs < FEW_PAIRS:
-        warn_of_few(str(model), rule.calibration.pairs)
+        once(
+            logger.warning,
+            f"Probabilities of {model} come from {rule.calibration.pairs} validation pairs and are coarse. Label more, "
+            "then cosent calibrate.",
+        )
     return rule, ""
-
-
-@cache  # a service chooses the same rule for its index and its pairs
-def warn_of_few(model: str, pairs: int) -> None:
-    logger.warning(
-        "Probabilities of %s come from %d validation pairs and are coarse. Label more, then cosent calibrate.",
-        model,
-        pairs,
-    )

@@ -151,7 +151,7 @@ def read_saved(path: str) -> list[Module]:
 
 
 def load_modules(
-    path: str, hidden_size: int, pooling: str | None, seed: int, default: str = "mean"
+    path: str, hidden_size: int, pooling: str | None, seed: int, default: str
 ) -> tuple[Pooling, list[nn.Module]]:
     """Builds the pooling of a folder or Hub id and the modules after it, with their weights.
 

@@ -12,27 +12,13 @@ from transformers import RoFormerForMaskedLM
 
 from cosent.compute.distributed import run_tokenizer
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
-from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_targets
 from cosent.models.embedding import as_texts
-from cosent.models.folder import read_json, submodule_state
-from cosent.models.layout import load_modules
-from cosent.models.loading import (
-    dropout_changes,
-    load_config,
-    load_seeded,
-    load_tokenizer,
-    missing_models,
-    quiet_transformers,
-)
+from cosent.models.folder import CONFIG, read_json, submodule_state
+from cosent.models.loading import load_config, load_seeded, quiet_transformers
 from cosent.models.modules import LINEAR_CLS, Pooling
-
-
-def is_student(path: str) -> bool:
-    """Whether a folder holds a RoFormer with its language-model head, which can generate."""
-    return (read_json(path, "config.json") or {}).get("architectures") == ["RoFormerForMaskedLM"]
 
 
 class Student(SentenceEncoder):
@@ -42,6 +28,8 @@ class Student(SentenceEncoder):
     the same vector with and without one. Saved as a `RoFormerForMaskedLM` with sentence-transformers' modules.
     """
 
+    default_pooling = LINEAR_CLS
+
     def __init__(
         self, model: RoFormerForMaskedLM, tokenizer, pooling: Pooling, after_pooling: Iterable[nn.Module] = ()
     ):
@@ -49,36 +37,18 @@ class Student(SentenceEncoder):
         self.head = model.cls
 
     @classmethod
-    def from_pretrained(
-        cls,
-        model_name_or_path: str,
-        pooling: str | None = None,
-        max_length: int | None = None,
-        dropout: float | None = None,
-        seed: int = 42,
-        device: str | torch.device | None = None,
-    ) -> "Student":
-        """Loads a student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form, in float32.
-
-        Args:
-            pooling: as for `SentenceEncoder`; default: that of the folder, else `linear_cls`, as in RoFormer-Sim.
-            The others: see `TextModel`.
-        """
-        path = resolve(model_name_or_path)
-        with missing_models(model_name_or_path):
-            kind = load_config(path).model_type
+    def load_transformer(
+        cls, path: str, seed: int, changes: dict[str, Any]
+    ) -> tuple[RoFormerForMaskedLM, dict[str, torch.Tensor]]:
+        """A student, a plain RoFormer, or a published RoFormer-Sim in its PyTorch form."""
+        kind = load_config(path).model_type
         if kind != "roformer":
             raise InputError(
-                f"{model_name_or_path} is a {kind} model, which only embeds. Generate with a student, e.g. "
-                "similar-writer; to train others, add --generation false to distill."
+                f"{path} is a {kind} model, which only embeds. Generate with a student, e.g. similar-writer; to train "
+                "others, add --generation false to distill."
             )
-        with missing_models(model_name_or_path):
-            model, _ = load_seeded(RoFormerForMaskedLM, path, seed, is_student(path), **dropout_changes(path, dropout))
-        tokenizer = load_tokenizer(path, model)
-        pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, default=LINEAR_CLS)
-        student = cls(model, tokenizer, pool, after_pooling)
-        student.keep_settings(path, max_length, unused={})
-        return student.to(device=device)
+        is_student = (read_json(path, CONFIG) or {}).get("architectures") == ["RoFormerForMaskedLM"]
+        return load_seeded(RoFormerForMaskedLM, path, seed, is_student, **changes)[0], {}
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes backbone, language-model head and all else to one folder, see `SentenceEncoder.save_pretrained`."""
