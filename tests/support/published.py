@@ -1,6 +1,8 @@
 """Tiny random models in the file layout of published ones: names of weights, configs, tokenizers, module folders."""
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -51,58 +53,48 @@ def qwen3_embedding(folder: Path) -> str:
     prompts = {"query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"}
     prompts["document"] = ""
     settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    write(folder, "config_sentence_transformers.json", settings)
-    describe_pooling(folder, "lasttoken")
+    write(folder, SETTINGS, settings)
+    describe_pooling(folder, "lasttoken", 32, ("Normalize",))
     return str(folder)
 
 
-def bge_zh(folder: Path) -> str:
-    """As BAAI/bge-base-zh-v1.5: a BERT with its pooler, pooled by [CLS] and normalised."""
+def bert_encoder(
+    folder: Path, pooling: str | None = None, after: tuple[str, ...] = (), files: Mapping[str, dict] = {}, **sizes
+) -> str:
+    """A BERT with its pooler: the key of its pooling, the modules after that, and further files by name."""
     tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
-    save(BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)), folder)
-    tokenizer.model_max_length = 512
+    config = BertConfig(vocab_size=len(tokenizer), **SIZES | sizes)
+    save(BertModel(config), folder)
     tokenizer.save_pretrained(folder)
-    write(folder, "sentence_bert_config.json", {"max_seq_length": 512, "do_lower_case": True})
-    versions = {"sentence_transformers": "2.2.2", "transformers": "4.28.1", "pytorch": "1.13.0+cu117"}
-    write(folder, "config_sentence_transformers.json", {"__version__": versions})
-    describe_pooling(folder, "cls_token")
+    for name, content in files.items():
+        write(folder, name, content)
+    if pooling is not None:
+        describe_pooling(folder, pooling, config.hidden_size, after)
     return str(folder)
 
 
-def bert(folder: Path) -> str:
-    """As bert-base-chinese: no modules, no prompts."""
-    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
-    save(BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)), folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def e5_small(folder: Path) -> str:
-    """As intfloat/multilingual-e5-small, and as it is used for similarity: with a default prompt; 12 layers x 384."""
-    sizes = {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 16}
-    tokenizer = AutoTokenizer.from_pretrained(VOCABULARY)
-    save(BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)), folder)
-    tokenizer.save_pretrained(folder)
-    prompts = {"query": "query: ", "passage": "passage: "}
-    write(folder, "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"})
-    describe_pooling(folder, "mean_tokens", width=384)
-    return str(folder)
-
-
-def minilm(folder: Path) -> str:
-    """As sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2: mean pooling without a Normalize."""
-    bert(folder)
-    write(folder, "config_sentence_transformers.json", {"prompts": {}, "similarity_fn_name": "cosine"})
-    describe_pooling(folder, "mean_tokens", after=())
-    return str(folder)
-
-
-def gte(folder: Path) -> str:
-    """As thenlper/gte-small-zh: pooled by [CLS], not normalised, with the maximum length of its config."""
-    bert(folder)
-    write(folder, "sentence_bert_config.json", {"max_seq_length": 512, "do_lower_case": False})
-    describe_pooling(folder, "cls_token", after=())
-    return str(folder)
+SETTINGS, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
+VERSIONS = {"sentence_transformers": "2.2.2", "transformers": "4.28.1", "pytorch": "1.13.0+cu117"}
+bert = bert_encoder  # as bert-base-chinese: no modules, no prompts
+# As BAAI/bge-base-zh-v1.5: pooled by [CLS] and normalised.
+bge_zh = partial(
+    bert_encoder,
+    pooling="cls_token",
+    after=("Normalize",),
+    files={LENGTHS: {"max_seq_length": 512, "do_lower_case": True}, SETTINGS: {"__version__": VERSIONS}},
+)
+# As intfloat/multilingual-e5-small, and as it is used for similarity: with a default prompt; 12 layers x 384.
+e5_small = partial(
+    bert_encoder,
+    pooling="mean_tokens",
+    after=("Normalize",),
+    files={SETTINGS: {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": "query"}},
+    **{"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 16},
+)
+# As sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2: mean pooling without a Normalize.
+minilm = partial(bert_encoder, pooling="mean_tokens", files={SETTINGS: {"prompts": {}, "similarity_fn_name": "cosine"}})
+# As thenlper/gte-small-zh: pooled by [CLS], not normalised, with the maximum length of its config.
+gte = partial(bert_encoder, pooling="cls_token", files={LENGTHS: {"max_seq_length": 512, "do_lower_case": False}})
 
 
 def bge_reranker(folder: Path) -> str:
@@ -153,7 +145,7 @@ def save(model: PreTrainedModel, folder: Path, **config) -> None:
     write(folder, "config.json", model.config.to_dict() | config)
 
 
-def describe_pooling(folder: Path, mode: str, width: int = 32, after: tuple[str, ...] = ("Normalize",)) -> None:
+def describe_pooling(folder: Path, mode: str, width: int, after: tuple[str, ...]) -> None:
     """Writes modules.json with Pooling and modules without a config, as versions before 5.4 did."""
     modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     keys = {f"pooling_mode_{name}": name == mode for name in modes}
