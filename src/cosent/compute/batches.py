@@ -17,7 +17,7 @@ class Work:
 
     Attributes:
         longest: characters of a thing that the model reads, about.
-        room: cost of the next slice, which follows the measured speed.
+        room: cost of the next slice, adapted to the measured speed.
     """
 
     compute: Callable[[list], Iterable]
@@ -33,7 +33,7 @@ class Work:
 
 @dataclass(eq=False)
 class Request:
-    """A request that waits, of which the first `taken` things are computed or being computed."""
+    """A waiting request; its first `taken` things are computed or being computed."""
 
     work: Work
     things: list
@@ -109,8 +109,8 @@ class Batches:
             results = iter(await asyncio.to_thread(parts[0][0].work.compute, things))
         except Exception as error:
             if len(parts) > 1:
-                for one in parts:
-                    await self.answer([one])
+                for part in parts:
+                    await self.answer([part])
             elif not parts[0][0].future.done():
                 parts[0][0].future.set_exception(error)
             return

@@ -136,7 +136,7 @@ _modes, _tokenizers = RLock(), RLock()  # of the modes of models, and of tokeniz
 
 
 def run_tokenizer(tokenizer, *texts: str | list[str], **options):
-    """Calls a tokenizer, one thread at a time: each call stores its truncation in it, which others would apply too."""
+    """Calls a tokenizer, one thread at a time: a call stores its truncation in the tokenizer."""
     with _tokenizers:
         return tokenizer(*texts, **options)
 

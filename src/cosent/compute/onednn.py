@@ -1,4 +1,4 @@
-"""Linear layers through oneDNN, up to twice as fast as through the BLAS behind PyTorch.
+"""Linear layers through oneDNN, up to twice as fast as through the BLAS of PyTorch.
 
 PyTorch sends a float32 `nn.Linear` to MKL, which keeps to AVX2 on AMD processors. oneDNN, part of the same wheel, uses
 AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.
@@ -26,7 +26,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
 
 @cache
 def bound_caches() -> None:
-    """Keeps oneDNN from caching a routine for every shape, which took 400 MiB: packed batches hardly ever repeat one.
+    """Limits oneDNN's cache of routines, one for each shape: packed batches hardly ever repeat one, and took 400 MiB.
 
     Read from the environment when the first routine is made.
     """
@@ -143,12 +143,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 stock_forward = nn.Linear.forward
-chosen: ContextVar[Callable | None] = ContextVar("chosen", default=None)  # how the current thread computes a layer
+linear_of_thread: ContextVar[Callable | None] = ContextVar("linear_of_thread", default=None)
 lock, users = Lock(), 0
 
 
 def forward(layer: nn.Linear, input: torch.Tensor) -> torch.Tensor:  # same parameter names as the original
-    run = None if torch.compiler.is_compiling() else chosen.get()
+    run = None if torch.compiler.is_compiling() else linear_of_thread.get()
     return stock_forward(layer, input) if run is None or type(layer) is not nn.Linear else run(layer, input)
 
 
@@ -164,11 +164,11 @@ def run_linears(run: Callable[[nn.Linear, torch.Tensor], torch.Tensor]) -> Itera
     with lock:
         users += 1
         nn.Linear.forward = forward  # type: ignore[method-assign, assignment]
-    before = chosen.set(run)
+    before = linear_of_thread.set(run)
     try:
         yield
     finally:
-        chosen.reset(before)
+        linear_of_thread.reset(before)
         with lock:
             users -= 1
             if not users:

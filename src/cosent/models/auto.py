@@ -11,7 +11,7 @@ def load_model(model_name_or_path: str, **options) -> SentenceEncoder | CrossEnc
     """Loads a bi-encoder or a cross-encoder; both have `similarity(sentences1, sentences2, batch_size)`.
 
     Args:
-        options: those that `from_pretrained` of both towers have, see `TextModel`.
+        options: keywords of `TextModel.from_pretrained`.
     """
     path = resolve(model_name_or_path)
     tower = CrossEncoder if is_cross_encoder(path) else SentenceEncoder

@@ -55,7 +55,7 @@ class SentenceEncoder(TextModel):
 
     @property
     def modules_after_backbone(self) -> str:
-        """Description of the pooling and the modules after it; if two are equal, so are the shapes of their weights."""
+        """The pooling and the modules after it in words; equal ones have weights of equal shapes."""
         after = (f"{type(module).__name__} {module.config()}" for module in self.after_pooling)
         return ", ".join([f"Pooling {self.pooling.mode} {self.pooling.hidden_size}", *after])
 
@@ -77,7 +77,7 @@ class SentenceEncoder(TextModel):
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32; see `TextModel`.
 
         Args:
-            pooling: one of `CHOICES`; default: that of the folder, else `mean`.
+            pooling: one of `CHOICES`; default: the pooling of the folder, else `mean` (a student: `linear_cls`).
         """
         path = resolve(model_name_or_path)
         if is_cross_encoder(path):
@@ -124,7 +124,7 @@ class SentenceEncoder(TextModel):
         self.after_pooling = nn.Sequential(*modules)
 
     def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
-        """Applies and keeps a folder's settings besides its modules; `unused` are weights that nothing here reads."""
+        """Applies a folder's settings, and stores them with its `unused` weights, to be saved again."""
         self.prompts, self.kept_settings = read_prompts(path), KeptSettings.read(path, unused)
         self.kept_settings.apply(self.tokenizer)
         if max_length is not None:
@@ -173,12 +173,12 @@ class SentenceEncoder(TextModel):
     ) -> Any:
         """Embeds sentences in evaluation mode, duplicates once; warns about sentences longer than `max_length`.
 
-        The keywords are those of sentence-transformers, whose users and libraries pass them.
+        Takes the keywords of sentence-transformers, for libraries that pass them.
 
         Args:
             sentences: a list, or a single sentence.
             normalize_embeddings: scale every vector to length 1, so that a dot product is the cosine.
-            prompt, prompt_name, batch_size: as of `similarity`, with one prompt.
+            prompt, prompt_name, batch_size: as in `similarity`, with one prompt.
             convert_to_tensor: return a tensor on the model's device instead of an array. `convert_to_numpy` is accepted
                 and changes nothing: False alone would mean a list of tensors.
             device: move the model there first.

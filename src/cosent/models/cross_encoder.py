@@ -45,7 +45,7 @@ from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 
-# Names of classes, as regular expressions. Of any other name nothing is known: a score is never guessed.
+# Names of classes, as regular expressions. Other names are refused: a score is never guessed.
 SIMILAR_CLASS = (
     "entailment|similar|same|paraphrase|duplicate|equivalent|relevant|match|yes|true|1|蕴含|相似|相同|同义|重复|是"
 )
@@ -71,9 +71,9 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
 
 
 def name_classes(config) -> None:
-    """Names the classes of a classifier in the order of the labels: of NLI, or `BINARY_CLASSES`, no other counts.
+    """Names three classes as in NLI, and two as `BINARY_CLASSES`, in the order of the labels.
 
-    transformers would save no names of two, and Text Embeddings Inference refuses a classifier without.
+    transformers saves no names of two classes, and Text Embeddings Inference refuses a classifier without names.
     """
     names = {len(NLI_CLASSES): NLI_CLASSES, len(BINARY_CLASSES): BINARY_CLASSES}.get(config.num_labels)
     if names is not None:
@@ -82,7 +82,7 @@ def name_classes(config) -> None:
 
 
 def find_last_token(config, tokenizer, fresh: bool) -> None:
-    """Makes the token that transformers takes for the last one of a pair the right one, wherever the folder is served.
+    """Sets the padding token of a decoder's classifier, so that every server reads the score at the same token.
 
     transformers reads the last token that is not `config.pad_token_id`. A head that was trained so keeps that token,
     and the tokenizer pads with it. For a fresh head, an end-of-text token separates sentences ("ab" + "c" would be
@@ -90,7 +90,7 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
     would read the token before it, and servers that read the very last token (vLLM) another score.
 
     Args:
-        config, tokenizer: of a decoder's classifier; changed in place, and saved with it.
+        config, tokenizer: changed in place, and saved with the model.
         fresh: whether its head is new.
     """
     if not fresh and config.pad_token_id is not None:
@@ -106,10 +106,10 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
         backend.post_processor = processors.Sequence([*earlier, between])
     last = tokenizer.convert_ids_to_tokens(tokenizer("a", "b")["input_ids"][-1])
     if last == tokenizer.pad_token:
-        others = [token for token in tokenizer.all_special_tokens if token != last]
-        if not others:
+        padding = [token for token in tokenizer.all_special_tokens if token != last]
+        if not padding:
             raise InputError(f"This tokenizer ends a pair with its padding token {last}. Give it another pad_token.")
-        tokenizer.pad_token = others[0]
+        tokenizer.pad_token = padding[0]
     config.pad_token_id = tokenizer.pad_token_id
 
 
@@ -144,9 +144,9 @@ class CrossEncoder(TextModel):
         """Loads a classifier in float32, or a backbone with a fresh head.
 
         Args:
-            num_labels: number of logits, for training; default: that of the folder. A head of another size is
-                replaced, and classes are named in the order of the labels.
-            segment_ids: `tokenizer`: those of the tokenizer; `zero`: all 0, also wherever the saved folder is served.
+            num_labels: number of logits, for training; default: as in the folder. A head of another size is replaced,
+                and classes are named in the order of the labels.
+            segment_ids: `tokenizer`: as the tokenizer numbers them; `zero`: all 0, also wherever the folder is served.
             The others: see `TextModel`.
         """
         path = resolve(model_name_or_path)
@@ -265,7 +265,7 @@ class CrossEncoder(TextModel):
             activation_fn: applied to the scores, as `torch.sigmoid`; default: none.
             convert_to_tensor: return a tensor on the model's device instead of an array (`convert_to_numpy`).
             device: move the model there first.
-            The others: as of `similarity`.
+            The others: as in `similarity`.
 
         Returns:
             A float for a single pair, else float32 of shape `(pairs,)`.
@@ -289,7 +289,7 @@ class CrossEncoder(TextModel):
         """The documents by descending score of `(query, document)`, the first `top_k` or all of them.
 
         Args:
-            options: those of `predict`.
+            options: keywords of `predict`.
 
         Returns:
             Dicts with `corpus_id` (the place in `documents`), `score`, and with `return_documents` also `text`.

@@ -33,12 +33,12 @@ class DecisionRule:
     validation, the probability is the share of similar pairs around a score.
 
     Args:
-        corpus: whose validation split it was.
+        corpus: name of the corpus.
         threshold: least score of similar pairs, where most of the labelled ones are right.
         calibration: map from scores to probabilities; None if all labels were equal.
         prompts: texts in front of both sentences of the pairs that were scored.
         merge_threshold: see `find_merge_threshold`; None if no score is precise enough.
-        base_rate: share of similar pairs where the rule is used; None for that of `corpus`.
+        base_rate: share of similar pairs where the rule is used; None for the share in `corpus`.
     """
 
     corpus: str
@@ -140,7 +140,7 @@ def rule_for(model: str, prompts: tuple[str, str], corpus: str | None = None) ->
     Args:
         model: folder, shipped model or Hub id.
         prompts: texts in front of the first and the second sentence, of a search in front of query and document.
-        corpus: whose rule; default: the rule of all corpora together, or the only one.
+        corpus: name of the rule; default: the rule of all corpora together, or the only one.
 
     Raises:
         InputError: the model has no rule for `corpus`.

@@ -1,4 +1,4 @@
-"""A student's generation: UniLM's attention mask, batched sampling with a KV cache, and ranking of the samples.
+"""Generation by a student: UniLM's attention mask, batched sampling with a KV cache, and ranking of the samples.
 
 Samples of one source share a row of the batch as long as their tokens are equal, so the states of a common prefix are
 computed once. Candidates of a good student are near copies, so most of them share most of their computation.
@@ -241,7 +241,7 @@ def rank_candidates(
 
 
 def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
-    """Candidates that differ from the text and from one another by `normalized_text`, without a tokenizer's spaces."""
+    """Drops candidates equal to the text or to one another in `normalized_text`; removes a tokenizer's spaces."""
 
     def compact(string: str) -> str:
         return "".join(string.lower().split())  # a tokenizer may lose case and spaces

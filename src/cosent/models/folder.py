@@ -47,7 +47,7 @@ def remove_modules(folder: str | Path) -> None:
 
 
 def refuse_adapter(state_dict: dict[str, torch.Tensor]) -> None:
-    """Refuses weights with a LoRA adapter among them: no loader would put them together, no trainer train them all."""
+    """Refuses weights that include a LoRA adapter, which no loader would merge."""
     if any(".lora_" in name for name in state_dict):
         raise InputError(
             "The model has a LoRA adapter in it. Save it by the trainer's save_model, which merges it, and load that."
@@ -55,7 +55,7 @@ def refuse_adapter(state_dict: dict[str, torch.Tensor]) -> None:
 
 
 def submodule_state(state_dict: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Part of a state dict that belongs to a submodule, under the submodule's own names."""
+    """The state dict of a submodule, from the state dict of the model."""
     return {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
 
 
@@ -104,7 +104,7 @@ def find_file(path: str, name: str) -> str | None:
 
 
 def add_server_keys(config: PretrainedConfig) -> None:
-    """Adds the names that the settings of a ModernBERT had in transformers 4, which TEI 1.9.3 requires.
+    """Adds transformers 4's names of the settings of a ModernBERT, which TEI 1.9.3 requires.
 
     transformers 5 reads its own `layer_types` and `rope_parameters`, which stay. Layers that do not alternate regularly
     have no such names.

@@ -92,7 +92,7 @@ DEFAULTS = (None, False, "sentence_embedding")
 
 @dataclass(frozen=True)
 class Module:
-    """A module as a folder describes it: the name of its class, its folder and its `config.json`."""
+    """A module of a folder: the name of its class, its subfolder and its `config.json`."""
 
     kind: str
     folder: str
@@ -100,7 +100,7 @@ class Module:
 
     @property
     def mode(self) -> str:
-        """Our name of a pooling; several, which are concatenated, are joined by `+`."""
+        """Name of a pooling; several names are joined by `+`."""
         modes = self.config.get("pooling_mode") or [name for name, key in MODE_KEYS.items() if self.config.get(key)]
         return modes if isinstance(modes, str) else "+".join(modes) or "mean"
 
@@ -159,8 +159,8 @@ def load_modules(
     transformers would drop. With another pooling than the folder's, of its modules only `Normalize` stays.
 
     Args:
-        pooling: one of `CHOICES`; None for that of the folder.
-        seed: seed of weights that the folder does not have.
+        pooling: one of `CHOICES`; None for the pooling of the folder.
+        seed: seed of weights that the folder lacks.
     """
     saved = read_saved(path)
     obstacles = [module.obstacle for module in saved if module.obstacle]
@@ -201,7 +201,7 @@ PORTED_POOLER = "roformer.pooler.dense."
 
 
 def ported_pooler(path: str) -> dict[str, torch.Tensor]:
-    """Weight and bias of the pooler of a RoFormer-Sim's PyTorch port; empty for any other model."""
+    """Weight and bias of the pooler of a published RoFormer-Sim; empty for any other model."""
     if (read_json(path, "config.json") or {}).get("model_type") != "roformer":
         return {}
     weights = read_weights(path).items()

@@ -58,7 +58,7 @@ def quiet_transformers():
 
 @contextmanager
 def missing_models(model_name_or_path: str) -> Iterator[None]:
-    """Explains to the user that a name leads to no model, or to one that needs code."""
+    """Raises errors of loading a model as an `InputError` with the reason and a remedy."""
     kinds = (RuntimeError, StrictDataclassError, AssertionError, ImportError)
     try:
         with reading(model_name_or_path, *kinds, advice="Check the folder or Hub id, or copy it again."):
@@ -120,7 +120,7 @@ def load_backbone(path: str, seed: int, **config_changes) -> tuple[nn.Module, di
 def load_seeded(
     auto_class: Any, path: str, seed: int, whole: bool = False, **config_changes
 ) -> tuple[nn.Module, set[str]]:
-    """Loads a model in float32, and the names of missing weights of its head, which start from `seed`.
+    """Loads a model in float32; returns it with the names of missing weights of its head, which `seed` draws.
 
     Weights of the backbone that are missing, or that it has no place for, are an error, as is with `whole` a missing
     head. Left-over heads are normal.
@@ -161,10 +161,9 @@ def some_of(names: list[str]) -> str:
 def load_tokenizer(path: str, model: nn.Module | None = None, **options):
     """Loads the tokenizer of a folder; one without a padding token pads with the token that ends a text.
 
-    It has a vocabulary, and the `model` an embedding of each of its tokens.
-
-    A published RoFormer with a vocabulary of characters gets BERT's: without words, cutting text into words by
-    `rjieba` first, as `RoFormerTokenizer` does, changes nothing.
+    Refuses a tokenizer without a vocabulary, or with tokens that the `model` has no embedding for. A published RoFormer
+    with a vocabulary of characters gets BERT's: without words, cutting text into words by `rjieba` first, as
+    `RoFormerTokenizer` does, changes nothing.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)

@@ -1,6 +1,6 @@
 """LoRA: train small matrices next to frozen layers, save them as an adapter and merge them into a plain model.
 
-Source: https://arxiv.org/abs/2106.09685; layers and file format are those of peft.
+Source: https://arxiv.org/abs/2106.09685; layers and file format of peft.
 """
 
 import logging
@@ -36,7 +36,7 @@ class Adapter:
     Args:
         peft_model: peft's view of the module that holds the adapter; the module stays in place in the model.
         inner: name of that module in the model.
-        trained: names of the model's trainable weights: those of the adapter, fresh heads and Dense layers.
+        trained: names of the model's trainable weights: of the adapter, fresh heads and Dense layers.
         transposed: names of the adapted layers that store their weight as (in, out), as GPT-2's `Conv1D` does.
     """
 

@@ -55,7 +55,7 @@ class OnnxModel:
             if len(batch) < len(part) and not shape:
                 raise ValueError("Expected a token in every pair. Drop the pairs of empty texts.")
             if batch:
-                inputs = {name: np.array([getattr(one, COLUMNS[name]) for _, one in batch]) for name in self.inputs}
+                inputs = {name: np.array([getattr(row, COLUMNS[name]) for _, row in batch]) for name in self.inputs}
                 computed = self.session.run(None, inputs)[0]
                 outputs[[row for row, _ in batch]] = computed.reshape(len(batch), *shape)
         return outputs
@@ -71,10 +71,10 @@ class OnnxModel:
         """Scores `(pairs,)`: cosines of a bi-encoder, logits of a cross-encoder."""
         prompts = self.settings["prompts"]
         if not self.embedding_dimension:
-            return self.outputs([(prompts[0] + one, other) for one, other in zip(first, second, strict=True)])
-        one, other = self.encode(first, prompt=prompts[0]), self.encode(second, prompt=prompts[1])
-        cosines = 1 - ((one - other) ** 2).sum(axis=1) / 2  # as `pair_cosines` of cosent: exactly 1 for equal vectors
-        return cosines * (one.any(axis=1) & other.any(axis=1))
+            return self.outputs([(prompts[0] + a, b) for a, b in zip(first, second, strict=True)])
+        u, v = self.encode(first, prompt=prompts[0]), self.encode(second, prompt=prompts[1])
+        cosines = 1 - ((u - v) ** 2).sum(axis=1) / 2  # as `pair_cosines` of cosent: exactly 1 for equal vectors
+        return cosines * (u.any(axis=1) & v.any(axis=1))
 
     def probabilities(self, scores):
         """Probability that each pair is similar, by the map that was fitted on validation."""

@@ -47,7 +47,7 @@ class Prompts:
     ) -> tuple[str, str]:
         """The texts to put in front of the first and the second sentence of a pair.
 
-        The arguments are those of `text`, or lists of two for sides that differ.
+        Takes the arguments of `text`, or lists of two for sides that differ.
         """
         first, second = zip(two_sides(prompt), two_sides(prompt_name), strict=True)
         return self.text(*first), self.text(*second)

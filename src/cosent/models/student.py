@@ -154,17 +154,17 @@ class Student(SentenceEncoder):
         ranked = rank_candidates(self, sentences, candidates, keep, keep_tokens or [])
         return ranked[0] if isinstance(texts, str) else ranked
 
-    def tokenize_sources(self, texts: list[str], kept: list[str], masked: list[str]) -> list[list[int]]:
+    def tokenize_sources(self, texts: list[str], required: list[str], masked: list[str]) -> list[list[int]]:
         """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""
         sources = []
         for text in texts:
-            absent = [part for part in (*kept, *masked) if not part or part not in text]
+            absent = [part for part in (*required, *masked) if not part or part not in text]
             if absent:
                 raise InputError(f"{text!r} does not contain {absent[0]!r}, which should be kept or masked in it.")
             if masked:
                 # The longest first, and all at once: do not search inside an inserted mask.
                 pattern = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
-                text = re.sub(pattern, lambda found: self.tokenizer.mask_token * self.count_tokens(found[0]), text)
+                text = re.sub(pattern, lambda match: self.tokenizer.mask_token * self.count_tokens(match[0]), text)
             tokenized = run_tokenizer(self.tokenizer, text, truncation=True, max_length=self.max_length)
             sources.append(tokenized["input_ids"])
         return sources

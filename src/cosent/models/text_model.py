@@ -42,9 +42,9 @@ class TextModel(nn.Module):
 
         Args:
             model_name_or_path: a shipped encoder (`mini`), a folder or a Hub id.
-            max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: that of the
+            max_length: tokens per sentence (cross-encoder: per pair), special tokens included; default: as in the
                 tokenizer.
-            dropout: probability for hidden states, attention and the head of a classifier; default: that of the model.
+            dropout: probability for hidden states, attention and the head of a classifier; default: as in the model.
             seed: seed of weights that the folder lacks; the global random state is left alone.
             quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
             device: where to move it, e.g. `cuda`; default: the CPU.
