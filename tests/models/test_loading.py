@@ -268,12 +268,12 @@ def weights(rename):
     return change
 
 
-def other_folder(path):
-    """A change of the folder of the first module."""
+def module(number: int, **changes):
+    """A change of a module in modules.json."""
 
     def change(folder) -> None:
         listed = json.loads((folder / "modules.json").read_text())
-        listed[1]["path"] = path
+        listed[number] |= changes
         (folder / "modules.json").write_text(json.dumps(listed))
 
     return change
@@ -299,7 +299,7 @@ DAMAGES = [
     (without("modules.json"), "modules.json.* is missing"),
     (without(DENSE), f"{DENSE}.* is missing"),
     (without("2_Dense/model.safetensors"), "2_Dense"),
-    *((other_folder(path), "modules.json") for path in ("../secret", "/etc", None)),
+    *((module(1, path=path), "modules.json") for path in ("../secret", "/etc", None)),
     *((edit("config.json", **{name: value}), "model") for name in ("hidden_size", "hidden_act") for value in (0, "32")),
     (edit("config.json", _attn_implementation="kernels-community/other"), "model"),
     *((edit(LENGTHS, max_seq_length=value), f"{LENGTHS}.*max_seq_length") for value in ("64", 1.5, 2, True)),
@@ -309,17 +309,36 @@ DAMAGES = [
     (edit(DENSE, in_features="32"), "2_Dense"),
     *((text(file, "5"), re.escape(file)) for file in ("config.json", "modules.json", SETTINGS, LENGTHS, POOLING)),
     *((text("modules.json", content), "modules.json") for content in ("null", "{", '{"a":' * 100_000)),
+    (edit(DENSE, activation_function="own.Swish"), f"{DENSE}: .*own.Swish.*--pooling"),
+    (edit(DENSE, use_residual=True), f"{DENSE}: use_residual"),
+    (edit(DENSE, module_input_name="token_embeddings"), f"{DENSE}: module_input_name"),
+    (edit(POOLING, pooling_mode=["cls", "mean"]), f"{POOLING}: pooling cls.mean"),
+    (edit(POOLING, include_prompt=False), f"{POOLING}: include_prompt"),
+    (edit(POOLING, temperature=2), f"{POOLING}: temperature"),
+    (edit(SETTINGS, truncate_dim=8), f"{SETTINGS}: truncate_dim = 8"),
+    (edit(LENGTHS, processor_kwargs={"x": 1}), f"{LENGTHS}: processor_kwargs"),
+    (edit(LENGTHS, module_output_name="scores"), f"{LENGTHS}: module_output_name = 'scores'"),
+    (edit(LENGTHS, modality_config={"text": {"method": "talk"}}), f"{LENGTHS}: modality_config"),
+    (module(3, type="own_code.Router"), "modules.json: own_code.Router.*--pooling"),
+    (module(1, type="sentence_transformers.SpladePooling"), "modules.json: SpladePooling in place of a Pooling"),
 ]
 
 
 @pytest.mark.parametrize(("damage", "words"), DAMAGES)
 def test_a_folder_of_others_that_is_not_whole(start, tmp_path, damage, words):
-    """Fails if what modules.json and config.json name may be missing or absurd, and ends in a trace, in hours of work,
-    or in other scores without a word."""
+    """Fails if something missing, absurd or not computed here ends in a trace, or in other scores without a word, or
+    its file is not named."""
     folder = shutil.copytree(start, tmp_path / "model")
     damage(folder)
     with pytest.raises(InputError, match=words):
         load_model(str(folder))
+
+
+def test_a_backbone_of_modules_that_are_not_computed(start, tmp_path):
+    """Fails if `--pooling`, which the error of such a folder names, is refused as well."""
+    folder = shutil.copytree(start, tmp_path / "model")
+    module(3, type="own_code.Router")(folder)
+    assert SentenceEncoder.from_pretrained(str(folder), pooling="mean").pooling.mode == "mean"
 
 
 def test_a_cross_encoder_without_its_head(tiny_cross, tmp_path):
