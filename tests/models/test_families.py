@@ -119,7 +119,7 @@ def test_a_cross_encoder(name, folder, tmp_path):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             half = encoder(**batch)["logits"]
     assert (tokens < batch["input_ids"].numel()) == (encoder.model.config.model_type in POSITIONS)
-    assert stock.std() > 1e-2, "all logits are alike: nothing was compared"
+    assert stock.std() > 1e-3, "all logits are alike: nothing was compared"
     torch.testing.assert_close(logits, stock, atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(packed, stock[:, 1] - stock[:, 0], atol=1e-5)
     assert half.dtype == torch.float32

@@ -88,6 +88,13 @@ def known_reason(model: str, error: str) -> str | None:
 HEADS = ("classif", "pooler", "summary", "qa")  # parts of the names of a head's settings
 
 
+def dropout_names(config, of_head: bool = False) -> list[str]:
+    """Names of the dropout probabilities of a backbone, or of a classifier's head, in a config."""
+    settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
+    names = [name for name, value in settings.items() if "drop" in name and not isinstance(value, bool)]
+    return [name for name in names if any(part in name for part in HEADS) == of_head]
+
+
 def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
     """Config changes that set all dropout probabilities, with `head` also a classifier's; none for None."""
     if dropout is None:
@@ -95,12 +102,10 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
     if not 0 <= dropout < 1:
         raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}.")
     config = load_config(path)
-    settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
-    names = [name for name, value in settings.items() if "drop" in name and not isinstance(value, bool)]
-    of_head = [name for name in names if any(part in name for part in HEADS)]
-    if len(names) == len(of_head):
+    names = dropout_names(config)
+    if not names:
         raise InputError(f"--dropout {dropout:g}: a {config.model_type} model has no dropout. Leave it out.")
-    names = names if head else [name for name in names if name not in of_head]
+    names += dropout_names(config, of_head=True) if head else []
     logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)
     return dict.fromkeys(names, dropout)
 

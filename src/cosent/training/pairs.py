@@ -26,7 +26,7 @@ from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
 from cosent.models.cross_encoder import CrossEncoder, scored_classes
-from cosent.models.loading import DROPOUTS
+from cosent.models.loading import dropout_names
 from cosent.models.prompts import Prompts
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import BY_METRIC, PairTrainingArguments
@@ -262,7 +262,7 @@ def training_pairs(
 def warn_without_dropout(encoder: TextModel) -> None:
     """Warns that pairs of a sentence with itself teach a model without dropout nothing."""
     config = encoder.backbone.config
-    if not any(getattr(config, name, 0.0) for name in DROPOUTS):
+    if not any(getattr(config, name, 0.0) for name in dropout_names(config)):
         logger.warning(
             "This %s has no dropout, so a sentence read twice has the same vector twice. Add --dropout 0.1 (or, with "
             "--use_peft, --lora_dropout 0.1).",
