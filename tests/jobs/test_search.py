@@ -138,7 +138,7 @@ def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog, job
     assert best[:2] == [pytest.approx(1, abs=1e-5)] * 2 and best[2] < 0.9999
     index.prompt = ""
     index.embed(["还款"])
-    assert "'答：'" in caplog.text and "--prompt_name document" in caplog.text
+    assert "Encode them with --prompt '答：'" in caplog.text
 
 
 def test_an_index_that_does_not_fit_is_refused(folder, encoder, tiny_bi, tiny_model, tmp_path):

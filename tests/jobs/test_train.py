@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import math
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from cosent.training.trainer import PairTrainer
 from tests.support.launching import WITHIN_EPOCHS, WORKER, history
 
 
-def test_training_ends_with_a_model_that_others_load(bi_run):
+def test_training_ends_with_a_model_that_others_load(bi_run, pairs):
     """Fails if the one command does not leave a better model, its record, and a folder that serving tools read."""
     record = bi_run.record
     before, after = record.before["made_up"], record.after["made_up"]
@@ -44,7 +45,9 @@ def test_training_ends_with_a_model_that_others_load(bi_run):
     best = max(history(bi_run.folder, "eval_spearman"))
     assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
-    assert f"--model {bi_run.folder}" in bi_run.printed
+    *command, first, second = shlex.split(bi_run.printed.splitlines()[-1])
+    assert command == ["next:", "cosent", "similarity", "--model", str(bi_run.folder)]
+    assert (first, second) in {(a, b) for a, b, _ in pairs[32:]}, "no pair of the test split"
     (ending,) = [line for line in bi_run.printed.splitlines() if f"model in {bi_run.folder}" in line]
     step = next(one["step"] for one in record.history if one.get("eval_spearman") == best)
     assert f"epoch {step / 4:.2f}, step {step}, the best" in ending and "--loss=cosent)" in ending

@@ -14,7 +14,7 @@ from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.layout import CROSS_ENCODER, read_prompts
-from cosent.models.prompts import Prompts
+from cosent.models.prompts import Prompts, warn_of_other_prompts
 from cosent.models.sentence_bert import BiEncoder
 from tests.support.families import LETTERS, save_family
 
@@ -138,6 +138,21 @@ def test_a_cross_encoder_reads_its_prompt_in_front_of_the_pair(tiny_model, tmp_p
         ours.similarity(first, second, prompt=["一", "二"])
     CrossEncoder.from_pretrained(str(tiny_model), 1).save_pretrained(tmp_path / "ours")
     assert not (tmp_path / "ours" / "modules.json").exists(), "a reranker without prompts is a plain classifier"
+
+
+@pytest.mark.parametrize(
+    ("default", "sides", "words"),
+    [
+        ("query", ("别的：", "别的："), "has the prompt '问句：', and reads the prompt '别的：' here"),
+        ("query", ("",), "and reads no prompt"),
+        ("query", ("问句：",), None),
+        (None, ("别的：",), None),
+    ],
+)
+def test_a_prompt_other_than_the_default_of_a_folder(default, sides, words, tmp_path, caplog):
+    """Fails if --prompt takes the place of the prompt of a public folder without a word."""
+    warn_of_other_prompts(str(tmp_path), Prompts(TEXTS, default), *sides)
+    assert [words in line for line in caplog.messages] == ([] if words is None else [True])
 
 
 def test_names_after_training():

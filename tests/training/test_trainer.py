@@ -268,6 +268,12 @@ def test_what_ones_own_functions_return_is_checked(rows, encoder, tmp_path, capl
     assert "--per_device_train_batch_size 100: all 64 pairs are one batch" in caplog.text
     with pytest.raises(ValueError, match="max_steps 0"):
         arguments(tmp_path, max_steps=0)
+    steep = {"loss": lambda scores, labels: (scores - scores.detach()).square().sum().sqrt()}  # 0, its gradient NaN
+    trainer = PairTrainer(encoder, arguments(tmp_path, max_steps=1), train_dataset=rows["train"], **steep)
+    with pytest.raises(ValueError, match="after step 1, .* holds NaN"):
+        trainer.train()
+        trainer.save_model()
+    assert not list(tmp_path.glob("*.safetensors"))
 
 
 class Seen(TrainerCallback):

@@ -14,7 +14,7 @@ from cosent.evaluation.significance import resampled_spearman, spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.record import Environment, RunRecord, read_record
 from cosent.training.evaluation import Evaluation
-from cosent.training.verdict import Floor, final_table, floors_of, paired_changes, warnings_of
+from cosent.training.verdict import Floor, final_table, floors_of, in_vain, paired_changes, warnings_of
 
 ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
 ROWS += [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
@@ -60,6 +60,8 @@ def test_what_counts_as_no_better(before, after, floor, than):
         assert len(lines) == len(expected)
         assert all(words in line and "not clearly above" in line for words, line in zip(expected, lines, strict=True))
         assert all("too few pairs" in line for line in lines), "no interval"
+    perfect = {"spearman": 0.866, "spearman_at_most": 0.866}
+    assert not warnings_about({"spearman": before}, perfect, {"overlap": 0.89}), "no untied scores reach tied ones"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,28 @@ def test_harm_is_told_from_noise(metric, before, after, interval, words):
     changes = {"spearman": (0.4, 0.3, 0.5), metric: (after - before, *interval)}
     lines = warnings_about(*moments, {}, changes)
     assert len(lines) == (words is not None) and (words is None or re.search(words, lines[0]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "vain"),
+    [
+        ({"faq": {"validation": 0.5, "test": 0.5}}, {"faq": {"validation": 0.4, "test": 0.6}}, False),
+        ({"faq": {"validation": 0.5, "test": 0.5}}, {"faq": {"validation": 0.6, "test": 0.5}}, True),
+        ({"faq": {"test": 0.5}, "bq": {"test": 0.5}}, {"faq": {"test": 0.4}, "bq": {"test": 0.6}}, False),
+        ({"faq": {}}, {"faq": {}}, False),  # nothing was held out
+    ],
+)
+def test_a_training_in_vain(before, after, vain):
+    """Fails if the last line of a training recommends a model that is no better than what its user had."""
+    run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1)
+    run.before, run.after = (
+        {
+            name: {split: {"spearman": value, "recall_at_10": -value} for split, value in splits.items()}
+            for name, splits in metrics.items()
+        }
+        for metrics in (before, after)
+    )
+    assert in_vain(run) == vain
 
 
 def test_a_change_that_is_not_known_says_why():

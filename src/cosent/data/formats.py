@@ -121,8 +121,6 @@ def read_records(
     """
     if options.sheet is not None and format != "xlsx":
         raise InputError(f"--sheet {options.sheet}: {path} is {format} and has no sheets. Leave it out.")
-    if options.encoding != "utf-8" and format not in TEXT_FORMATS:
-        raise InputError(f"--encoding: {path} is {format}, which is not text. Leave it out.")
     if format == "parquet":
         return _read_parquet(path, columns)
     if format == "xlsx":
@@ -159,7 +157,7 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is not a complete gzip file: {error}. Compress or copy it again.") from error
     except UnicodeError as error:
-        raise InputError(f"{path} is not {encoding} ({error}). Name its --encoding, e.g. gb18030.") from error
+        raise InputError(f"{path} is not {encoding} ({error}). Save it as UTF-8.") from error
 
 
 def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
@@ -172,7 +170,7 @@ def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
         return RowError(
             encoding.upper(),
             f"something else from character {error.start + 1} on",
-            f"Save the file as UTF-8, or pass --encoding {other}.",
+            f"Save the file as UTF-8, or pass --encoding {other}, where a job has it.",
         )
 
 

@@ -98,7 +98,7 @@ def thresholds_of(model: str, prompt: str, args: DedupArguments) -> tuple[float,
     if args.threshold is not None:
         return args.threshold, None if rule is None else rule.threshold
     if rule is None:
-        raise InputError(f"{reason}. Or give --threshold, e.g. 0.97.")
+        raise InputError(f"{reason}. Give --threshold, e.g. 0.97.")
     if rule.merge_threshold is None:
         raise InputError(
             f"{model}: on validation no cosine tells duplicates from other close pairs well enough to merge "

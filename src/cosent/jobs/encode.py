@@ -59,7 +59,7 @@ def main(args: EncodeArguments) -> None:
             text_column=args.text_column,
             file_options=args.options,
         )
-        warn_of_other_prompts(args.model, settings.prefix)
+        warn_of_other_prompts(args.model, encoder.prompts, settings.prefix)
         with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
             rows, truncated = encode_file(encoder, Path(args.text), output, settings, progress.reset, progress.update)
         if rank() > 0:

@@ -184,7 +184,7 @@ def drop_similar(pairs: dict[str, "Pairs"], cross: str, score_pairs: Callable, c
     prompts = load_model(cross).prompts.sides()
     rule, reason = rule_for(cross, prompts, corpus if corpus in decision_rules(cross) else None)
     if rule is None:
-        raise InputError(f"--cross: {reason}. Or name another model.")
+        raise InputError(f"--cross: {reason}. Name another model.")
     facts = {"threshold": rule.threshold}
     for kind, (first, second) in pairs.items():
         if len(first):

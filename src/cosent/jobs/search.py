@@ -22,7 +22,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import option, refuse_below_1
 from cosent.jobs.arguments import HitLimits, IndexArguments, open_model
-from cosent.models.prompts import PromptArguments
+from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 QUERIES = 512  # read and answered at a time
 
@@ -54,10 +54,12 @@ def main(index_args: IndexArguments, args: SearchArguments) -> None:
     encoder = open_model(index_args, bi_encoder=True)
     index = open_index(index_args.index, index_args.text, encoder, index_args.text_column, index_args.options)
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
+    if prompt is not None:
+        warn_of_other_prompts(index_args.model, encoder.prompts, prompt)
     reranker = None if args.rerank is None else CrossEncoder.from_pretrained(args.rerank).to(encoder.device)
     rule, reason = rule_for(args.rerank or index_args.model, index.prompts(prompt, reranker), args.corpus)
     if rule is None and args.min_probability is not None:
-        raise InputError(f"--min_probability: {reason}. Or give --min_score.")
+        raise InputError(f"--min_probability: {reason}. Give --min_score instead.")
     search = partial(index.search, prompt=prompt, reranker=reranker, rule=rule, **args.limits)
     if not args.json:
         likely = "" if rule is None else "probability  verdict      "

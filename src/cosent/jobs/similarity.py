@@ -52,7 +52,7 @@ def main(args: SimilarityArguments) -> None:
     from cosent.models.bi_encoder import SentenceEncoder
 
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
-    warn_of_other_prompts(args.model, *prompts)
+    warn_of_other_prompts(args.model, model.prompts, *prompts)
     rule, note = rule_and_note(args, prompts)
     print(note, file=sys.stderr)
     columns = PAIRED if table is None else table.sentences

@@ -124,13 +124,20 @@ def check_line_breaks(prompts: list[str] | None) -> None:
             )
 
 
-def warn_of_other_prompts(model: str, *prompts: str) -> None:
-    """Warns if a model reads other prompts than in training: of the sides of a pair, or one for single sentences."""
-    record = read_record(model)
-    if record is None or (prompts == record.prompts if len(prompts) == 2 else prompts[0] in record.prompts):
-        return
-    here = described((prompts[0], prompts[-1]))
-    logger.warning("%s was trained with %s, and reads %s here.", model, described(record.prompts), here)
+def warn_of_other_prompts(model: str, prompts: Prompts, *sides: str) -> None:
+    """Warns if a model reads other prompts than in our training on pairs, or else than its own default.
+
+    Args:
+        model: its folder or name; "" if it has none.
+        prompts: of the model.
+        sides: prompts of both sides of a pair, or one for single sentences.
+    """
+    record = read_record(model) if model else None
+    trained = record is not None and record.pretraining is None
+    usual = record.prompts if trained else prompts.sides()
+    if (any(usual) or trained) and not (sides == usual if len(sides) == 2 else sides[0] in usual):
+        verb, here = "was trained with" if trained else "has", described((sides[0], sides[-1]))
+        logger.warning("%s %s %s, and reads %s here.", model or "The model", verb, described(usual), here)
 
 
 def described(prompts: tuple[str, str]) -> str:

@@ -33,9 +33,9 @@ class Sheet:
         values = [{sentence, *map(as_value, columns.values())} for sentence, columns in rows]
         return cls(path, [sentence for sentence, _ in rows], values)
 
-    def read_queries(self, path: str, options: FileOptions = AS_USUAL) -> list[tuple[str, str]]:
+    def read_queries(self, path: str, encoding: str = "utf-8") -> list[tuple[str, str]]:
         """The queries of a file, each with its answer: a value of the sheet, or "" where the sheet has none."""
-        table = open_table(path, None, QUERY_COLUMNS, "", "--queries", options)
+        table = open_table(path, None, QUERY_COLUMNS, "", "--queries", FileOptions(encoding=encoding))
         query, answer = table.sentences
         queries, answers = [], set().union(*self.values)
         for where, row in replace(table, sentences=(query,)).placed([query, answer]):

@@ -8,6 +8,7 @@ for hit in index.search("还款怎么操作", top=2, min_probability=0.8):      
 """
 
 import logging
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -137,9 +138,8 @@ class Index:
             if documents != self.prompt:
                 logger.warning(
                     "The sentences were embedded with the prompt %r, but the model's prompt for them is %r. Encode "
-                    "them with --prompt_name document, or pass --prompt for the queries.",
-                    self.prompt,
-                    documents,
+                    "them with --prompt %s, or pass --prompt for the queries.",
+                    *(self.prompt, documents, shlex.quote(documents)),
                 )
         return self.encoder.encode(list(queries), normalize_embeddings=True, prompt=prompt)
 

@@ -85,7 +85,7 @@ class CorpusArguments(DataFolder):
     )
     text: list[str] | None = option(
         None,
-        "Unlabelled sentences, one per line (.txt, .jsonl, also .gz), for SimCSE (--loss simcse) or a teacher.",
+        "Unlabelled sentences in UTF-8, one a line (.txt, .jsonl, also .gz), for SimCSE (--loss simcse) or a teacher.",
     )
     limit_train: int | None = option(None, "Train on a random subset of N pairs, and validate on at most N.")
     limit_validation: int | None = option(None, "Validate on a random subset of N pairs of each corpus.")

@@ -259,6 +259,11 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             output_dir.mkdir(parents=True, exist_ok=True)
             if state_dict is None or self.is_deepspeed_enabled:  # its clones do not show which weights are tied
                 state_dict = self.model.state_dict()
+            if broken := [name for name, values in state_dict.items() if torch.isnan(values).any()]:
+                raise InputError(
+                    f"Training diverged: after step {self.state.global_step}, {broken[0]} holds NaN. No model is "
+                    "saved: train again with a lower --learning_rate."
+                )
             if self.adapter is not None:
                 self.adapter.save(output_dir, state_dict)
                 state_dict = self.adapter.merged(state_dict)

@@ -19,7 +19,7 @@ import cosent
 from cosent.cli import PACKAGES
 from cosent.compute.distributed import locked_by_main
 from cosent.compute.processes import peak_memory_mib
-from cosent.data.corpus import leaks
+from cosent.data.corpus import Corpus, leaks
 from cosent.encoders import local
 from cosent.flags import as_words
 from cosent.models.bi_encoder import SentenceEncoder
@@ -35,8 +35,10 @@ from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.resumable import ResumableTrainer
 from cosent.training.verdict import (
+    SIMILAR,
     final_table,
     floors_of,
+    in_vain,
     paired_changes,
     spearman_of_floors,
     tiny_splits,
@@ -148,7 +150,17 @@ def run_training(
     print(f"model in {args.output_dir}: {moment} ({record.train_seconds:.0f} s of training{loss})")
     if record.terms:
         print(f"terms of the data behind it: {record.terms_in_words}")
-    print(f"next: cosent similarity --model {shlex.quote(str(args.output_dir))} 怎么还款 如何还款")
+    print(next_step(record, str(args.output_dir), evaluated[0]))
+
+
+def next_step(record: RunRecord, model: str, corpus: Corpus) -> str:
+    """A command for the shortest pair of the last split of a corpus; without a clear gain, what to do instead."""
+    if in_vain(record):
+        return f"no clear gain: search with `{SIMILAR}`, or label more"
+    rows = list(corpus.splits.values())[-1]
+    pair = min(zip(rows["sentence1"][:], rows["sentence2"][:], strict=True), key=lambda pair: len("".join(pair)))
+    prompts = ["--prompt", *record.prompts] if len(set(record.prompts)) > 1 else []
+    return f"next: {shlex.join(['cosent', 'similarity', '--model', model, *pair, *prompts])}"
 
 
 def document(folder: Path, args: RunArguments, record: RunRecord) -> None:

@@ -27,7 +27,7 @@ from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
 from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from cosent.models.loading import dropout_names
-from cosent.models.prompts import Prompts
+from cosent.models.prompts import Prompts, warn_of_other_prompts
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import BY_METRIC, PairTrainingArguments
 from cosent.training.objective import Objective, loss_targets
@@ -201,6 +201,7 @@ def trained_prompts(
 ) -> tuple[Prefixes, Prompts]:
     """The prompts of both sentences in a training, and the prompts of the model after it."""
     sides = encoder.prompts.sides(prompt, prompt_name)
+    warn_of_other_prompts(encoder.backbone.config.name_or_path, encoder.prompts, *sides)
     return encoder.prefixes(sides), encoder.prompts.trained_with(sides)
 
 

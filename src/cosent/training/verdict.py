@@ -147,20 +147,34 @@ def changes_of_split(
 
 
 def warnings_of(record: RunRecord) -> list[str]:
-    """Metrics that did not improve: Spearman not clearly above the start or a floor, or lower Recall@10."""
-    warnings = []
-    for corpus, splits in record.after.items():
-        for split, after in splits.items():
-            before, floors = record.before[corpus][split], record.floors.get(corpus, {}).get(split, {})
-            references = {"spearman": before["spearman"]} | {name: floors[name] for name in floors if name != TEACHER}
-            comparisons = [(name, after["spearman"], reference) for name, reference in references.items()]
-            if after.get("recall_at_10", math.inf) < before.get("recall_at_10", -math.inf):
-                comparisons.append(("recall_at_10", after["recall_at_10"], before["recall_at_10"]))
-            changes = record.changes.get(corpus, {}).get(split, {})
-            for name, value, reference in comparisons:
-                if (fault := compared_with(name, value, reference, changes.get(name))) is not None:
-                    warnings.append(f"{corpus} {split}: {fault}.")
-    return warnings
+    """Metrics that did not improve, see `faults_of`, in all held-out splits."""
+    return [
+        f"{corpus} {split}: {fault}."
+        for corpus, splits in record.after.items()
+        for split in splits
+        for fault in faults_of(record, corpus, split).values()
+    ]
+
+
+def faults_of(record: RunRecord, corpus: str, split: str) -> dict[str, str]:
+    """Comparisons of a split with Spearman not clearly above the start or a floor, or a lower Recall@10."""
+    after, before = record.after[corpus][split], record.before[corpus][split]
+    floors = record.floors.get(corpus, {}).get(split, {})
+    most = after.get("spearman_at_most", 1.0)  # of scores that differ; where they are tied, as overlap, it is higher
+    lower = {name: value for name, value in floors.items() if name != TEACHER and not value > most}
+    references = {"spearman": before["spearman"]} | lower
+    comparisons = [(name, after["spearman"], reference) for name, reference in references.items()]
+    if after.get("recall_at_10", math.inf) < before.get("recall_at_10", -math.inf):
+        comparisons.append(("recall_at_10", after["recall_at_10"], before["recall_at_10"]))
+    changes = record.changes.get(corpus, {}).get(split, {})
+    faults = {name: compared_with(name, *values, changes.get(name)) for name, *values in comparisons}
+    return {name: fault for name, fault in faults.items() if fault is not None}
+
+
+def in_vain(record: RunRecord) -> bool:
+    """Whether Spearman has not clearly improved on any corpus, by `faults_of` its last split."""
+    faults = [faults_of(record, name, list(splits)[-1]) for name, splits in record.after.items() if splits]
+    return bool(faults) and all(fault.keys() - {"recall_at_10"} for fault in faults)
 
 
 def compared_with(name: str, value: float, reference: float, change: tuple[float, float, float] | None) -> str | None:
