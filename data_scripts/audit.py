@@ -5,17 +5,17 @@ cosent audit data/my_pairs --output audit.json
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 
 from cosent.atomic import write_atomically
-from cosent.data.manifest import Manifest, existing_corpus
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 
-from .description import dataset_of, in_pairs_of, keyed, read_splits, shown_histogram
+from .description import shown_histogram
 
 PERCENTILES = (50, 90, 99, 100)
 
@@ -33,21 +33,26 @@ def main(arguments: AuditArguments) -> None:
     """Prints the report of a prepared corpus."""
     import pandas as pd
 
-    from cosent.data.corpus import reversed_labels
+    from cosent.data.corpus import load_corpus, reversed_labels, unknown_characters, unordered_pairs
 
-    folder = existing_corpus(arguments.corpus, "data")
-    manifest, rows = Manifest.load(folder), read_splits(folder)
-    splits = {split: describe(with_pairs(some)) for split, some in rows.items()}
-    unknown = add_unknown_characters(splits, rows, arguments.model)
-    keys = {split: with_pairs(keyed(some)) for split, some in rows.items()}
-    leaked = {f"{a} -> {b}": leaks(keys[a], keys[b]) for a, b in combinations(keys, 2)}
-    facts = pd.DataFrame({split: pd.Series(some, dtype=object) for split, some in splits.items()})
+    corpus = load_corpus(arguments.corpus)
+    manifest, tokenizer = corpus.manifest, tokenizer_of(arguments.model)
+    texts = {split: [*rows["sentence1"], *rows["sentence2"]] for split, rows in corpus.splits.items()}
+    splits = {split: describe(rows) for split, rows in corpus.splits.items()}
+    for split, facts in splits.items():
+        facts["unknown_characters, %"] = round(100 * unknown_characters(texts[split], tokenizer)[0], 4)
+    unknown = unknown_characters(chain.from_iterable(texts.values()), tokenizer)[1]
+    pairs = {
+        split: list(zip(unordered_pairs(rows), rows["label"], strict=True)) for split, rows in corpus.splits.items()
+    }
+    leaked = {f"{a} -> {b}": leaks(pairs[a], pairs[b]) for a, b in combinations(pairs, 2)}
+    facts = pd.DataFrame({split: pd.Series(values, dtype=object) for split, values in splits.items()})
     print(manifest.name, facts.map(lambda value: "-" if value is None else f"{value:,}").to_string(), sep="\n")
     for split in splits:
         print(f"labels of {split}: {shown_histogram(manifest, split)}")
     if leaked:
         print(f"rows that occur in another split\n{pd.DataFrame(leaked).T.to_string()}")
-    if (question := reversed_labels(dataset_of(folder, next(iter(splits))), manifest)) is not None:
+    if (question := reversed_labels(next(iter(corpus.splits.values())), manifest)) is not None:
         print(f"warning: {question}.")
     if unknown:
         print(f"unknown to {arguments.model}: {unknown}")
@@ -58,70 +63,50 @@ def main(arguments: AuditArguments) -> None:
         write_atomically(arguments.output, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
 
 
-def add_unknown_characters(splits: dict[str, dict], rows: dict, model: str) -> str:
-    """Adds the share of characters unknown to a model to the facts of each split; returns the most frequent."""
+def tokenizer_of(model: str):
+    """The `tokenizers.Tokenizer` of a shipped model or a folder."""
     from tokenizers import Tokenizer
-
-    from cosent.data.corpus import unknown_characters
 
     file = Path(resolve(model), "tokenizer.json")
     if not file.is_file():
         raise InputError(f"--model {model} has no tokenizer.json. Name the folder of a model that has one.")
-    tokenizer = Tokenizer.from_file(str(file))
-    texts = {split: [*some["sentence1"], *some["sentence2"]] for split, some in rows.items()}
-    for split, some in texts.items():
-        splits[split]["unknown_characters, %"] = round(100 * unknown_characters(some, tokenizer)[0], 4)
-    return unknown_characters(chain.from_iterable(texts.values()), tokenizer)[1]
-
-
-def with_pairs(rows):
-    """Rows with a column `pair`, equal for the same two sentences in either order."""
-    first, second = rows["sentence1"], rows["sentence2"]
-    ordered = first <= second
-    low, high = first.where(ordered, second), second.where(ordered, first)
-    return rows.assign(pair=low.str.len().astype(str) + " " + low + high)
+    return Tokenizer.from_file(str(file))
 
 
 def describe(rows) -> dict:
     """Lengths, the no-model baseline, rows beyond the first of each pair, and pairs with different labels."""
-    import pandas as pd
-
-    lengths = pd.concat([rows["sentence1"], rows["sentence2"]]).str.len()
-    return {
-        "rows": len(rows),
-        **{f"characters, {part}%": round(float(lengths.quantile(part / 100))) for part in PERCENTILES},
-        "equal_sentences": int((rows["sentence1"] == rows["sentence2"]).sum()),
-        "overlap_spearman": overlap_spearman(rows),
-        "repeated_pairs": int(rows["pair"].duplicated().sum()),
-        "conflicting_pairs": int((rows.groupby("pair")["label"].nunique() > 1).sum()),
-    }
-
-
-def leaks(seen, held_out) -> dict:
-    """Rows of `held_out` that occur in `seen`: the pair in either order, both its sentences, at least one of them.
-
-    Both come from `with_pairs` and `keyed`, so that a sentence also occurs where its case, width or end differs.
-    `pair_other_label` counts the leaked pairs that never have the same label in `seen`.
-    """
-    import pandas as pd
-
-    shared = in_pairs_of(seen, held_out)
-    leaked = held_out[held_out["pair"].isin(seen["pair"])]
-    labelled = [pd.MultiIndex.from_frame(some[["pair", "label"]]) for some in (leaked, seen)]
-    return {
-        "rows": len(held_out),
-        "pair": len(leaked),
-        "pair_other_label": int((~labelled[0].isin(labelled[1])).sum()),
-        "both_sentences": int(shared.all(axis=1).sum()),
-        "one_or_both_sentences": int(shared.any(axis=1).sum()),
-    }
-
-
-def overlap_spearman(rows) -> float | None:
-    """Spearman x100 of the character overlap with the labels: a trained model must beat it. None if it is undefined."""
     import numpy as np
 
-    from cosent.evaluation import similarity
+    from cosent.data.corpus import labels_of, unordered_pairs
+    from cosent.evaluation.similarity import overlap_spearman
 
-    value = similarity.overlap_spearman(rows["sentence1"], rows["sentence2"], rows["label"].to_numpy())
-    return None if np.isnan(value) else round(100 * float(value), 2)
+    sentences1, sentences2, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
+    lengths = [len(text) for text in (*sentences1, *sentences2)]
+    pairs = unordered_pairs(rows, str)
+    labels_of_pair = Counter(pair for pair, _ in set(zip(pairs, labels.tolist(), strict=True)))
+    overlap = 100 * overlap_spearman(sentences1, sentences2, labels)  # a trained model must beat it
+    return {
+        "rows": len(rows),
+        **{f"characters, {part}%": round(float(np.percentile(lengths, part))) for part in PERCENTILES},
+        "equal_sentences": sum(map(str.__eq__, sentences1, sentences2)),
+        "overlap_spearman": None if np.isnan(overlap) else round(overlap, 2),
+        "repeated_pairs": len(pairs) - len(labels_of_pair),
+        "conflicting_pairs": sum(count > 1 for count in labels_of_pair.values()),
+    }
+
+
+def leaks(seen: list[tuple], held_out: list[tuple]) -> dict:
+    """Rows of `held_out` that occur in `seen`: the pair in either order, both its sentences, at least one of them.
+
+    Rows are `unordered_pairs` with their labels. `pair_other_label` counts the leaked pairs that never have the same
+    label in `seen`.
+    """
+    labelled, pairs = set(seen), {pair for pair, _ in seen}
+    sentences = {sentence for pair in pairs for sentence in pair}
+    return {
+        "rows": len(held_out),
+        "pair": sum(pair in pairs for pair, _ in held_out),
+        "pair_other_label": sum(row[0] in pairs and row not in labelled for row in held_out),
+        "both_sentences": sum(sentences.issuperset(pair) for pair, _ in held_out),
+        "one_or_both_sentences": sum(not sentences.isdisjoint(pair) for pair, _ in held_out),
+    }

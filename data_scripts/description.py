@@ -12,14 +12,6 @@ from .pairs import Tally
 MOST_HISTOGRAM_KEYS = 20  # if there are more distinct labels, they are counted in ten bins
 
 
-def read_splits(folder: Path) -> dict:
-    """The rows of each split of a prepared folder, as a `pandas.DataFrame` of Arrow's strings, which are small."""
-    import pandas as pd
-
-    files = {split: folder / f"{split}.parquet" for split in SPLITS}
-    return {split: pd.read_parquet(file, dtype_backend="pyarrow") for split, file in files.items() if file.exists()}
-
-
 def dataset_of(folder: Path, split: str):
     """The rows of a split of a prepared folder, as a `datasets.Dataset`."""
     import datasets
@@ -43,19 +35,24 @@ def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
 
 def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
     """The manifest of the splits in `folder`."""
+    from cosent.data.corpus import labels_of, unordered_pairs
+
     corpus, warnings, splits = source.corpus, list(source.warnings), {}
-    rows = read_splits(folder)
+    rows = {split: dataset_of(folder, split) for split in SPLITS if (folder / f"{split}.parquet").exists()}
+    labels = {split: labels_of(pairs) for split, pairs in rows.items()}
     low, high = corpus.label_min, corpus.label_max
     if high == LARGEST:  # scores: their own range
-        low, high = (float(end(end(some["label"]) for some in rows.values())) for end in (min, max))
+        low, high = (float(end(end(values) for values in labels.values())) for end in (min, max))
         if low == high:
             raise InputError(f"Expected scores that differ, got {low:g} for every pair. Check them.")
-    for split, some in rows.items():
+    own_splits = source.on_conflict is not None and "train" in rows and len(rows) > 1
+    seen = {text for pair in unordered_pairs(rows["train"]) for text in pair} if own_splits else set()
+    for split, pairs in rows.items():
         tally = tallies.get(split, Tally())  # a carved split was read, and is counted, with train
         splits[split] = {
-            "rows": len(some),
+            "rows": len(pairs),
             "sha256": sha256_of_file(folder / f"{split}.parquet"),
-            "label_histogram": histogram(some["label"], low, high),
+            "label_histogram": histogram(labels[split], low, high),
             "source_files": tally.files,
             "published_rows": corpus.published_rows.get(split),
             "left_out": dict(tally.left_out),
@@ -64,11 +61,11 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
             "bad_rows": tally.bad_rows,
         }
         warnings += caveats(split, splits[split], tally.words)
-        if source.on_conflict is None or split == "train" or "train" not in rows:
+        if split == "train" or not own_splits:
             continue
-        if shared := int(in_pairs_of(keyed(rows["train"]), keyed(some)).any(axis=1).sum()):
+        if shared := sum(not seen.isdisjoint(pair) for pair in unordered_pairs(pairs)):
             warnings.append(
-                f"{shared:,} of {len(some):,} {split} rows share a sentence with train, which flatters their figures: "
+                f"{shared:,} of {len(pairs):,} {split} rows share a sentence with train, which flatters their figures: "
                 f"pass --split_by sentence {'' if any(source.shares.values()) else 'to one file '}to keep such pairs "
                 "together."
             )
@@ -95,21 +92,6 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
     return manifest
 
 
-def keyed(rows):
-    """Rows with the `text_key` of each sentence in its place."""
-    from cosent.data.corpus import text_key
-
-    return rows.assign(**{name: rows[name].map(text_key) for name in ("sentence1", "sentence2")})
-
-
-def in_pairs_of(seen, rows):
-    """Whether each sentence of `rows` is one of `seen`, two columns."""
-    import pandas as pd
-
-    sentences = pd.concat([seen["sentence1"], seen["sentence2"]])
-    return rows[["sentence1", "sentence2"]].apply(lambda column: column.isin(sentences))
-
-
 def caveats(split: str, facts: dict, words: dict) -> list[str]:
     """Caveats on the figures of a split."""
     warnings = []
@@ -132,9 +114,9 @@ def histogram(labels, low: float, high: float) -> dict[str, int]:
     """Rows by label, in ascending order; many distinct labels are counted in ten bins of equal width instead."""
     import numpy as np
 
-    counts = labels.value_counts().sort_index()
+    distinct, counts = np.unique(labels, return_counts=True)
     if len(counts) <= MOST_HISTOGRAM_KEYS:
-        return {f"{label:g}": int(count) for label, count in counts.items()}
+        return {f"{label:g}": int(count) for label, count in zip(distinct, counts, strict=True)}
     bins, edges = np.histogram(labels, bins=10, range=(low, high))
     names = (f"{first:g}..{last:g}" for first, last in zip(edges, edges[1:], strict=False))
     return dict(zip(names, map(int, bins), strict=True))

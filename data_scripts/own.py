@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from cosent.data.files import PAIR, find_columns, first_row
-from cosent.data.formats import FORMATS, KEYED, RowError, ending_of, format_of, known_format
+from cosent.data.formats import FORMATS, KEYED, RowError, format_of, known_format
 from cosent.data.labels import LARGEST, label_values
 from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
@@ -100,7 +100,7 @@ def split_files(source: Path) -> tuple[dict[str, list[Path]], list[str]]:
             decisions.append(f"{path.name}: not read, its name holds no word train, dev, valid or test")
     files = [path for files_of_split in paths.values() for path in files_of_split]
     formats = {format_of(path) for path in files}
-    stems = {path.name[: -len(ending_of(path)) or None] for path in files}
+    stems = {Path(path.name.removesuffix(".gz")).stem for path in files}
     if len(formats) != 1 or formats == {None} or len(stems) < len(files):
         raise InputError(
             f"Expected in {source} files of one format ({', '.join(FORMATS)}; text also in .gz), each once, with "

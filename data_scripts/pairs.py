@@ -97,8 +97,9 @@ def texts_of(row: dict, columns: re.Pattern) -> dict[str, object]:
     texts = {}
     for name, value in row.items():
         if value is not None and columns.fullmatch(name):
-            some = {f"{name}[{i}]": text for i, text in enumerate(value)} if isinstance(value, list) else {name: value}
-            texts |= some
+            texts |= (
+                {f"{name}[{i}]": text for i, text in enumerate(value)} if isinstance(value, list) else {name: value}
+            )
     return texts
 
 

@@ -76,7 +76,9 @@ def from_folder(corpus: Corpus, folder: Path) -> Source:
     if not source.files:
         parts = {part for couples in corpus.parts.values() for part, _ in couples} or {corpus.name}
         folders = sorted({name for part in parts for name in CORPORA[part].folders})
-        patterns = sorted({one for part in parts for patterns in CORPORA[part].files.values() for one in patterns})
+        patterns = sorted(
+            {pattern for part in parts for patterns in CORPORA[part].files.values() for pattern in patterns}
+        )
         holds = ", ".join(sorted(path.name for path in folder.glob("[!.]*"))[:12]) or "nothing"
         raise InputError(
             f"No file of {corpus.name} in {folder}. Expected one of {', '.join(patterns)}, there or in a folder "
@@ -93,8 +95,8 @@ def _find(corpus: Corpus, split: str, source: Path, alone: bool) -> list[RawFile
     folders = [source / name for name in corpus.folders]
     if alone and not any(source.name in other.folders for other in CORPORA.values() if other != corpus):
         folders = [source, *folders]
-    found = (sorted(folder.glob(pattern)) for folder in folders for pattern in corpus.files[split])
-    return list(map(_published, next(filter(None, found), [])))
+    matches = (sorted(folder.glob(pattern)) for folder in folders for pattern in corpus.files[split])
+    return list(map(_published, next(filter(None, matches), [])))
 
 
 def _published(path: Path) -> RawFile:

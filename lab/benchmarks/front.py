@@ -17,6 +17,7 @@ import numpy as np
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.evaluation.metrics import correlations
+from cosent.evaluation.retrieval import Relevance, tied_metrics, tied_ranks
 from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from lab.benchmarks.common import save
@@ -70,16 +71,11 @@ def search(encoder: SentenceEncoder) -> dict[str, float]:
     lines = QUESTIONS.read_text(encoding="utf-8").splitlines()
     questions, paraphrases = map(list, zip(*(line.split("\t") for line in lines), strict=True))
     queries, documents = (encoder.encode(texts, normalize_embeddings=True) for texts in (paraphrases, questions))
-    hits = {place: found_at(queries @ documents.T, place) for place in (1, 10)}
-    recall = {f"recall_at_{place}": float(found.mean()) for place, found in hits.items()}
-    return recall | {"standard_error": float(hits[1].std(ddof=1) / len(lines) ** 0.5)}
-
-
-def found_at(scores: np.ndarray, place: int) -> np.ndarray:
-    """Probability that row i's own column i is among its `place` highest, with equal scores in random order."""
-    own = np.diag(scores)[:, None]
-    above, equal = (scores > own).sum(1), (scores == own).sum(1)
-    return np.clip((place - above) / equal, 0, 1)
+    count = len(lines)
+    relevance = Relevance(np.full(count, -1), np.arange(count + 1), np.arange(count), np.ones(count))
+    metrics = tied_metrics(*tied_ranks(queries, documents, relevance), relevance, depth=count)
+    recall = {name: float(metrics[name].mean()) for name in ("recall_at_1", "recall_at_10")}
+    return recall | {"standard_error": float(metrics["recall_at_1"].std(ddof=1) / count**0.5)}
 
 
 def front_table(result: dict, encode: dict, language: str | None = None) -> str:

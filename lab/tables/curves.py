@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from cosent.comparing.figures import COLORS, printable
+from cosent.comparing.figures import COLORS
 
 DASHES: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1.5)), (0, (4, 1.5, 1, 1.5)), (0, (6, 2)))
 Series = tuple[str, list[float], list[list[float]]]  # label, x of the points, and the values of all runs by x
@@ -16,4 +16,4 @@ def draw_curves(axes, series: list[Series]) -> None:
         color, dash = COLORS[place % len(COLORS)], DASHES[place % len(DASHES)]
         means = [float(np.mean(values)) for values in runs]
         axes.fill_between(points, list(map(min, runs)), list(map(max, runs)), color=color, alpha=0.13, linewidth=0)
-        axes.plot(points, means, color=color, linestyle=dash, marker="o", markersize=4, label=printable(label))
+        axes.plot(points, means, color=color, linestyle=dash, marker="o", markersize=4, label=label)

@@ -7,7 +7,6 @@ import select
 import signal
 import struct
 import sys
-import threading
 import tokenize
 import zipfile
 import zlib
@@ -118,7 +117,6 @@ def messages_for_users() -> Iterator[None]:
     """
     signals = (signal.SIGINT, signal.SIGTERM)
     earlier = {number: signal.signal(number, signal.default_int_handler) for number in signals}
-    earlier_hook, sys.unraisablehook = sys.unraisablehook, interrupt_again
     try:
         yield
         sys.stdout.flush()
@@ -144,18 +142,8 @@ def messages_for_users() -> Iterator[None]:
             raise
         sys.exit(2)
     finally:
-        sys.unraisablehook = earlier_hook
         for number, handler in earlier.items():
             signal.signal(number, handler)
-
-
-def interrupt_again(unraisable) -> None:
-    """Repeats a `KeyboardInterrupt` that Python dropped, since the signal came while some `__del__` was running."""
-    if unraisable.exc_type is not KeyboardInterrupt:
-        return sys.__unraisablehook__(unraisable)
-    repetition = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
-    repetition.daemon = True
-    repetition.start()
 
 
 def reader_has_gone() -> bool:

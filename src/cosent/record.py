@@ -21,7 +21,7 @@ OVERLAP = "overlap"  # of characters: a floor of Spearman, in records
 OTHER_VERSION = "Remove it if another version of cosent wrote it, or copy it again."
 
 Metrics = dict[str, dict[str, dict[str, float]]]  # by corpus, split and name
-Intervals = dict[str, dict[str, dict[str, tuple[float, float]]]]  # likewise
+Intervals = dict[str, dict[str, dict[str, tuple[float, float]]]]  # likewise, read back as lists
 Changes = dict[str, dict[str, dict[str, tuple[float, float, float]]]]  # likewise: difference, and its interval
 Scores = dict[str, dict[str, dict[str, np.ndarray]]]  # by corpus, split and name; each array of shape (pairs,)
 
@@ -177,11 +177,6 @@ class RunRecord:
                 values[name] = kind(**values[name])
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
         values["prompts"] = tuple(values.get("prompts", ("", "")))
-        for key in ("intervals", "changes"):
-            values[key] = {
-                corpus: {split: {name: tuple(ends) for name, ends in named.items()} for split, named in splits.items()}
-                for corpus, splits in values.get(key, {}).items()
-            }
         return cls(**values)
 
     @property

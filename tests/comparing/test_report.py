@@ -17,30 +17,26 @@ from cosent.errors import InputError
 from cosent.jobs import report
 from cosent.record import QueryMetrics
 
-NAMES = ["余弦排序", "<script>a & b</script>", "_private $x$", "a\x00b"]
-
 
 def test_a_figure_shows_its_labels(monkeypatch):
-    """Fails if Chinese becomes boxes or paths, a name runs code or turns into mathematics, or a user's matplotlibrc
-    changes reports."""
+    """Fails if Chinese becomes boxes or paths, a name runs code or turns into mathematics, a user's matplotlibrc
+    changes reports, or a difference that is not significant looks like one that is."""
 
-    def draw() -> str:
-        return figures.intervals("数据: t", [(name, 1.0, 0.5, 1.5) for name in NAMES], "Spearman")
+    def draw(low: float = 0.5) -> str:
+        names = ["余弦排序", "<script>a & b</script>", "_private $x$"]
+        return figures.intervals("数据: t", [(name, 1.0, low, 1.5) for name in names], "Spearman")
 
     svg = draw()
-    texts = [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
-    shown = {text.strip("\u200b") for text in texts}
-    assert {"数据: t", "余弦排序", "<script>a & b</script>", "_private $x$", "ab"} <= shown
+    texts = {element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"数据: t", "余弦排序", "<script>a & b</script>", "_private $x$"} <= texts
     assert "DejaVu" not in svg and "Noto Sans CJK SC" in svg
+    assert figures.COLORS[0] in svg and figures.COLORS[0] not in draw(-0.5)
     monkeypatch.setitem(matplotlib.rcParams, "axes.edgecolor", "red")
     assert draw() == svg
 
 
-def test_what_is_shown_of_a_number():
-    """Fails if a difference that is not significant looks like one that is, or a table shows another mean or deviation
-    than that of its runs: 0.6 and 0.7 give 65.00 ± 7.07."""
-    assert figures.COLORS[0] not in figures.intervals("t", [("a - b", 0.1, -0.5, 0.7)], "Spearman")
-    assert figures.COLORS[0] in figures.intervals("t", [("a - b", 0.1, 0.05, 0.7)], "Spearman")
+def test_means_and_deviations():
+    """Fails if a table shows another mean or deviation than that of its runs: 0.6 and 0.7 give 65.00 ± 7.07."""
     assert times_100([0.6, None, 0.7]) == "65.00 ± 7.07" and times_100([0.6]) == "60.00"
     assert times_100([None]) is None and mean_of([], ".1f") is None and mean_of([1.0, 2.0, None], ".1f") == "1.5"
 
@@ -78,29 +74,16 @@ def test_a_whole_report(make_study):
 
 
 def test_tables_say_what_was_measured(make_study, page):
-    """Fails if the numbers are not those of the runs, or the highest printed mean is not bold."""
+    """Fails if the numbers are not those of the runs, or runs that learnt nothing are reported without a word."""
     folder = make_study({"cosent": 0.8, "sbert": 2.0})
     values = [100 * run.test("lcqmc") for run in read_results(folder).rows["cosent"]]
     text = page(folder)  # 90 seconds are 1.5 minutes
-    assert f"| cosent | **{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}** |  | 1.5 | 2 |" in text
-    assert "| before training: mini, mean | 50.00 ± 0.00 |" in text
-    assert "**" not in page(make_study({"good": 0.5}, name="alone")), "the only one is not the best one"
-
-
-def test_what_learnt_nothing_is_not_crowned(make_study, page):
-    """Fails if a report shows the best of methods that are all below character overlap in bold, without a word."""
-    methods = {"cosent": 0.8, "sbert": 2.0}
-    for overlap, count in ((0.99, 4), (0.1, 0)):
-        floors = {"lcqmc": {"test": {"overlap": overlap, "similar": 0.2}}}
-        text = page(make_study(methods, name=f"floor_{overlap}", floors=floors))
-        assert (f"**{count} of 4 runs are not clearly above character overlap.**" in text) == (count > 0)
-        assert (
-            f"| character overlap | {100 * overlap:.2f} |" in text and "| the shipped model similar | 20.00 |" in text
-        )
-        assert ("| cosent | **" in text) == (count == 0)
-    change = {"lcqmc": {"test": {"similar": (0.3, -0.1, 0.7)}}}
-    text = page(make_study(methods, name="unclear", floors=floors, changes=change))
-    assert "4 of 4 runs are not clearly above the shipped model" in text, "its interval includes 0"
+    assert f"| cosent | {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |  | 1.5 | 2 |" in text
+    assert "| before training: mini, mean | 50.00 ± 0.00 |" in text and "**" not in text
+    changes = {"floors": {"lcqmc": {"test": {"overlap": 0.1, "similar": 0.2}}}, "warnings": ["Spearman fell."]}
+    text = page(make_study({"cosent": 0.8}, name="floors", **changes))
+    assert "**2 of 2 runs have warnings**, the first is cosent-lcqmc-1: Spearman fell." in text
+    assert "| character overlap | 10.00 |" in text and "| the shipped model similar | 20.00 |" in text
 
 
 def test_runs_are_not_mixed_up(make_study, page, change_study):
@@ -130,14 +113,6 @@ def test_each_tower_has_its_own_score_before_training(make_study, change_study, 
     text = page(folder)
     assert re.search(r"before training: mini.* mean \| 50.00 \|", text)
     assert re.search(r"before training: mini.*cross_encoder.* \| 0.00 \|", text)
-
-
-def test_an_edited_result_is_refused(make_study, change_study, page):
-    """Fails if a Spearman that was edited by hand is reported beside the scores that contradict it."""
-    folder = make_study({"cosent": 0.8})
-    change_study(folder, lambda run: replace(run, after={"lcqmc": {"test": {"spearman": 0.99}}}))
-    with pytest.raises(InputError, match="cosent-lcqmc-1.* lcqmc does not fit"):
-        page(folder)
 
 
 def test_intervals_are_those_of_the_scores(make_study, page):
@@ -186,10 +161,10 @@ def test_retrieval_is_compared_by_queries(make_study, change_study, page):
         and "| before training: mini, mean | 50.00 ± 0.00 | 25.00" in text
     )
     runs = comparison.by_seed(study, "lcqmc", "queries")
-    gain, _ = comparison.compare_queries(runs, "lcqmc", "recall_at_10")["good", "bad"]
+    gain, _ = comparison.compare(runs, "lcqmc", "recall_at_10")["good", "bad"]
     means = {row: np.mean([r.test("lcqmc", "recall_at_10") for r in runs]) for row, runs in study.rows.items()}
     assert gain.mean == pytest.approx(means["good"] - means["bad"], abs=1e-6) and 0.3 < gain.low < gain.high < 0.5
     assert re.search(r"\| good - bad \| .* good better \|", text) and re.search(r"\| bad - same \|.* same better", text)
     runs["bad"][1].queries["lcqmc"].task = "another"
     with pytest.raises(InputError, match="bad-lcqmc-1 was tested on other queries"):
-        comparison.compare_queries(runs, "lcqmc", "recall_at_10")
+        comparison.compare(runs, "lcqmc", "recall_at_10")

@@ -8,7 +8,7 @@ import pytest
 from cosent.data.corpus import leaks, load_corpus, random_subset, unknown_characters
 from cosent.data.groups import pair_groups, sentence_groups
 from cosent.data.pairs import PairDataset
-from cosent.data.retrieval import pool_and_relevance
+from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
 
 
@@ -73,8 +73,9 @@ def test_groups_of_chosen_rows(make_corpus):
 ROWS = [("甲", "乙", 1.0), ("乙", "丙", 1.0), ("乙", "甲", 1.0), ("甲", "丁", 0.0), ("戊", "戊", 1.0)]
 
 
-def described(pool, relevance) -> dict[str, dict[str, float]]:
+def described(task) -> dict[str, dict[str, float]]:
     """The relevant sentences of each query with their gains."""
+    pool, relevance = task.pool, task.relevance
     return {
         pool[query]: {pool[i]: g for i, g in zip(relevance.items[a:b], relevance.gains[a:b], strict=True)}
         for query, a, b in zip(relevance.queries, relevance.starts, relevance.starts[1:], strict=False)
@@ -84,21 +85,22 @@ def described(pool, relevance) -> dict[str, dict[str, float]]:
 def test_both_sentences_of_a_similar_pair_are_queries(make_corpus):
     """Fails if a direction is lost, a repeated pair counts twice, or a sentence is to find itself."""
     corpus = load_corpus(str(make_corpus({"test": ROWS})))
-    pool, relevance, _ = pool_and_relevance(corpus, "test")
-    assert pool == ["甲", "乙", "戊", "丙", "丁"]
-    assert described(pool, relevance) == {"甲": {"乙": 1}, "乙": {"甲": 1, "丙": 1}, "丙": {"乙": 1}}
+    task = retrieval_task(corpus.split("test"), corpus.manifest, "test")
+    assert task.pool == ["甲", "乙", "戊", "丙", "丁"]
+    assert described(task) == {"甲": {"乙": 1}, "乙": {"甲": 1, "丙": 1}, "丙": {"乙": 1}}
 
 
-def test_grades_are_gains(make_corpus):
+def test_grades_are_gains(make_corpus, caplog):
     """Fails if a weak grade counts as similar, the greatest of two grades is not kept, or a corpus without queries
     gives a mean over none."""
     rows = [("甲", "乙", 4.0), ("乙", "甲", 5.0), ("甲", "丙", 3.0), ("甲", "丁", 4.0)]
     corpus = load_corpus(str(make_corpus({"test": rows}, "graded", 5.0)))
-    assert described(*pool_and_relevance(corpus, "test")[:2])["甲"] == {"乙": 5, "丁": 4}
-    assert described(*pool_and_relevance(corpus, "test", from_label=3.0)[:2])["甲"] == {"乙": 5, "丙": 3, "丁": 4}
+    split = corpus.split("test"), corpus.manifest, "test"
+    assert described(retrieval_task(*split))["甲"] == {"乙": 5, "丁": 4}
+    assert described(retrieval_task(*split, from_label=3.0))["甲"] == {"乙": 5, "丙": 3, "丁": 4}
     corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
-    with pytest.raises(InputError, match="no two different sentences with a label from 0.8"):
-        pool_and_relevance(corpus, "test")
+    assert retrieval_task(corpus.split("test"), corpus.manifest, "test") is None
+    assert "test has no two different sentences with a label from 0.8" in caplog.text
 
 
 def test_unknown_characters_are_counted(tokenizer):
@@ -111,7 +113,8 @@ def test_unknown_characters_are_counted(tokenizer):
 
 def test_leaks_of_either_order(make_corpus):
     """Fails if a mirrored pair, or one of another corpus, is not found, or equal sentences alone count."""
-    first = make_corpus({"train": [("a", "b", 1.0), ("c", "d", 0.0)], "test": [("a", "d", 1.0)]}, name="first")
-    second = make_corpus({"test": [("b", "a", 1.0), ("c", "d", 1.0), ("a", "c", 0.0)]}, name="second")
-    one, two = (load_corpus(str(folder)) for folder in (first, second))
-    assert leaks([one], [one, two]) == {"second test": 2}
+    rows = {"train": [("a", "b", 1.0), ("c", "d", 0.0)], "test": [("a", "d", 1.0)]}
+    first = load_corpus(str(make_corpus(rows, name="first")))
+    rows = {"test": [("b", "a", 1.0), ("c", "d", 1.0), ("a", "c", 0.0)]}
+    second = load_corpus(str(make_corpus(rows, name="second")))
+    assert leaks([first], [first, second]) == {"second test": 2}

@@ -4,11 +4,12 @@ import json
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cosent.data_scripts import audit
-from cosent.data_scripts.description import read_splits
 
 from cosent.cli import arguments_of
+from cosent.data.corpus import load_corpus, unordered_pairs
 from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError
 from cosent.evaluation.similarity import character_overlap
@@ -54,17 +55,18 @@ def test_the_demo_corpus(bench):
     """Fails if a pair repeats, a sentence leaks or is in the quickstart table, or wording gives the grade away."""
     manifest = bench.prepare("demo")
     assert {split: facts["rows"] for split, facts in manifest["splits"].items()} == ROWS and manifest["warnings"] == []
-    splits = {split: audit.with_pairs(rows) for split, rows in read_splits(bench.output).items()}
+    splits = load_corpus(str(bench.output)).splits
     assert all(set(rows["label"]) == {0.0, 1.0, 2.0, 3.0, 4.0} for rows in splits.values())
-    assert all(audit.describe(rows)["repeated_pairs"] == 0 for rows in splits.values())
-    for one, other in combinations(splits.values(), 2):
-        assert audit.leaks(one, other)["one_or_both_sentences"] == 0
+    facts = {split: audit.describe(rows) for split, rows in splits.items()}
+    assert all(of_split["repeated_pairs"] == 0 for of_split in facts.values())
+    pairs = {split: list(zip(unordered_pairs(rows), rows["label"], strict=True)) for split, rows in splits.items()}
+    for first, second in combinations(pairs.values(), 2):
+        assert audit.leaks(first, second)["one_or_both_sentences"] == 0
     table = open_table(SHOWN_FILE, None, PAIR, "")
     shown = {row[name] for row in table.rows() for name in table.sentences}
-    assert len(shown) == 15
-    train = splits["train"]
-    assert not shown & {*train["sentence1"], *train["sentence2"]}
-    overlaps = [character_overlap(*pair) for pair in zip(train["sentence1"], train["sentence2"], strict=True)]
-    means = train.assign(overlap=overlaps).groupby("label")["overlap"].mean()
-    assert min(means[1.0], means[2.0]) > means[4.0] + 0.1, "one word outweighs wording"
-    assert abs(audit.overlap_spearman(splits["test"])) < 25
+    first, second, labels = (splits["train"][name][:] for name in ("sentence1", "sentence2", "label"))
+    assert len(shown) == 15 and not shown & {*first, *second}
+    overlaps, labels = np.array(list(map(character_overlap, first, second))), np.array(labels)
+    means = [overlaps[labels == grade].mean() for grade in range(5)]
+    assert min(means[1], means[2]) > means[4] + 0.1, "one word outweighs wording"
+    assert abs(facts["test"]["overlap_spearman"]) < 25

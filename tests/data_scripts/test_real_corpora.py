@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from cosent.data_scripts import audit
-from cosent.data_scripts.description import read_splits
+
+from cosent.data.corpus import load_corpus, unordered_pairs
 
 RAW = Path(os.environ.get("COSENT_RAW_DATA", "nowhere"))
 pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason="COSENT_RAW_DATA names no folder with the real corpora")
@@ -27,7 +28,12 @@ ROWS = {  # the README of the raw folder: train, validation, test
     "original": {"pawsx": (None, 2_000, 2_000), "ocnli": (9_985, None, None)},
 }
 FLOORS = {"atec": 25.69, "bq": 40.27, "lcqmc": 49.10, "pawsx": 8.80, "stsb": 58.68}  # test split, x100
-CASES = [(folder, name) for folder, corpora in ROWS.items() for name in corpora]
+LARGE = ("atec", "bq", "lcqmc", "nli", "snli_zh", "cmnli")  # at night
+CASES = [
+    pytest.param(folder, name, marks=pytest.mark.matrix if name in LARGE else ())
+    for folder, corpora in ROWS.items()
+    for name in corpora
+]
 
 
 @pytest.mark.slow
@@ -37,11 +43,13 @@ def test_rows_and_floors_of_the_real_corpora(bench, folder, name):
     splits = ("train", "validation", "test")
     assert tuple(manifest["splits"].get(split, {}).get("rows") for split in splits) == ROWS[folder][name]
     assert not any(facts["bad_rows"] for facts in manifest["splits"].values())
+    rows = load_corpus(str(bench.output)).splits
     if folder == "senteval_cn":
-        floor = audit.overlap_spearman(read_splits(bench.output)["test"])
-        assert floor == pytest.approx(FLOORS[name], abs=0.005)
+        assert audit.describe(rows["test"])["overlap_spearman"] == pytest.approx(FLOORS[name], abs=0.005)
     if name == "lcqmc":  # a property of the published corpus: a model that has seen these pairs is flattered a little
-        train, validation, test = map(audit.with_pairs, read_splits(bench.output).values())
+        train, validation, test = (
+            list(zip(unordered_pairs(part, str), part["label"], strict=True)) for part in rows.values()
+        )
         assert (audit.leaks(train, validation)["pair"], audit.leaks(train, test)["pair"]) == (323, 84)
     if name == "bq":
         assert manifest["warnings"] == ["train has 27,810 rows, the published corpus has 100,000."]

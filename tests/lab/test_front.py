@@ -2,14 +2,17 @@
 
 import numpy as np
 
-from lab.benchmarks.front import QUESTIONS, found_at
+from cosent.evaluation.retrieval import Relevance, tied_metrics, tied_ranks
+from lab.benchmarks.front import QUESTIONS
 
 
-def test_equal_scores_count_by_their_expectation():
-    """If it fails, a model whose scores are all equal finds everything or nothing."""
-    scores = np.array([[0.9, 0.1, 0.2], [0.5, 0.5, 0.5], [0.7, 0.8, 0.7]])
-    assert found_at(scores, 1).tolist() == [1, 1 / 3, 0]
-    assert found_at(scores, 2).tolist() == [1, 2 / 3, 0.5]
+def test_a_query_outside_the_pool_finds_its_own():
+    """If it fails, equal scores decide by the order of the file, or a question is left out of the search."""
+    relevance = Relevance(np.full(3, -1), np.arange(4), np.arange(3), np.ones(3))
+    documents = np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)
+    queries = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.float32)
+    metrics = tied_metrics(*tied_ranks(queries, documents, relevance), relevance, depth=3)
+    assert metrics["recall_at_1"].tolist() == [1 / 2, 0, 1 / 3]
 
 
 def test_every_question_is_written_twice():

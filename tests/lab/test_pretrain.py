@@ -9,7 +9,6 @@ from sentence_transformers import SentenceTransformer
 from cosent.cli import arguments_of
 from cosent.flags import parse
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record
 from lab.pretrain import main
 from tests.support.launching import later_wins
@@ -38,7 +37,7 @@ def pretrain(text, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("architecture", ["bert", pytest.param("roformer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("architecture", ["bert", pytest.param("roformer", marks=pytest.mark.matrix)])
 def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     """Fails if the job learns nothing, keeps no record, or leaves a folder that gives other vectors elsewhere."""
     folder = pretrain("--architecture", architecture, "--max_steps", "30")
@@ -60,7 +59,7 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     assert (again / "tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("joined", [(), ("--compare_weight", "1", "--matching_head", "true")])
 def test_an_interrupted_run_ends_as_an_undisturbed_one(pretrain, tmp_path, joined):
     """Fails if resuming repeats or skips text, initialises a head again, or loses the optimizer, the count of tokens,
@@ -86,23 +85,3 @@ def test_held_out_sentences_are_left_out(pretrain, make_corpus):
     corpus = make_corpus({"train": [("我喜欢北京", "好", 1.0)], "validation": rows[:1], "test": rows[1:]})
     record = read_record(pretrain("--exclude", str(corpus), "--max_steps", "20"))
     assert record.pretraining.excluded_lines_per_pass == 40 and record.pretraining.excluded_sentences == 4
-
-
-@pytest.mark.slow
-def test_lines_read_together_teach_both_towers(pretrain):
-    """Fails if comparing is not learnt, or what has learnt it does not reach a cross-encoder or goes on elsewhere."""
-    flags = ("--compare_weight", "1", "--matching_head", "true", "--gradient_accumulation_steps", "2", "--width", "128")
-    folder = pretrain(*flags, "--max_steps", "30")
-    record = read_record(folder)
-    assert {"mlm", "neighbour", "joined_mlm", "compare"} <= record.history[0].keys()
-    losses = [entry["compare"] for entry in record.history if "compare" in entry]
-    assert np.mean(losses[-5:]) < np.mean(losses[:10]) - 0.4, losses  # 7.5 to 6.5; a mean of five varies by 0.2
-    saved = load_file(folder / "model.safetensors")
-    backbone = CrossEncoder.from_pretrained(str(folder), num_labels=1).backbone
-    assert torch.equal(backbone.pooler.dense.weight, saved["bert.pooler.dense.weight"])
-    assert SentenceEncoder.from_pretrained(str(folder)).pooling.mode == "mean"
-    on = pretrain(
-        "--compare_weight", "1", "--init", str(folder), "--max_steps", "1", "--learning_rate", "0", output="on"
-    )
-    again = load_file(on / "model.safetensors")
-    assert again.keys() == saved.keys() and all(torch.equal(again[name], saved[name]) for name in saved)

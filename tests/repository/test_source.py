@@ -136,7 +136,7 @@ def test_no_host_is_asked(make_corpus, pairs, tmp_path):
     assert (tmp_path / "run/run.json").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_exports_report_nothing(tiny_bi, make_corpus, pairs, tmp_path):
     """Fails if onnxruntime tells its maker about the machine, or collects for that in the user's folders."""
     pytest.importorskip("onnxruntime")

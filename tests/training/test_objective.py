@@ -1,16 +1,13 @@
 """What a loss is given, which loss fits which labels, and the head of Sentence-BERT."""
 
-from pathlib import Path
-
 import datasets
 import numpy as np
 import pytest
 import torch
 
-from cosent.data.corpus import Corpus
 from cosent.data.groups import sentence_groups
 from cosent.data.manifest import Manifest
-from cosent.data.retrieval import pool_and_relevance
+from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR_LABEL, infonce_loss
@@ -42,14 +39,13 @@ def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
     features = datasets.Features(**dict.fromkeys(columns, datasets.Value("string")), label=datasets.Value("float32"))
     rows = datasets.Dataset.from_dict(columns | {"label": labels}, features=features)
     manifest = Manifest("odd", "graded", float(low), float(high), {}, {})
-    corpus = Corpus(Path("odd"), manifest, {"test": rows})
 
     def grouped(least):
         return np.equal(*sentence_groups(rows, least).T)
 
     def retrieved(least):
-        pool, relevance, _ = pool_and_relevance(corpus, "test", least)
-        queries = {pool[query] for query in relevance.queries}
+        task = retrieval_task(rows, manifest, "test", least)
+        queries = {task.pool[query] for query in task.relevance.queries}
         return np.array([sentence in queries for sentence in rows["sentence1"]])
 
     for threshold in thresholds:

@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from cosent.data.corpus import load_corpus
-from cosent.data.retrieval import pool_and_relevance
+from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.record import read_queries, read_record
@@ -27,7 +27,9 @@ def corpus(make_corpus):
 
 def theirs(model, corpus, split: str, prompts: tuple[str, str] = ("", "")) -> dict[str, float]:
     """The metrics of sentence-transformers' evaluator; a query is no document of its own, as it would find itself."""
-    pool, relevance, _ = pool_and_relevance(load_corpus(str(corpus)), split)
+    loaded = load_corpus(str(corpus))
+    task = retrieval_task(loaded.split(split), loaded.manifest, split)
+    pool, relevance = task.pool, task.relevance
     encoder = SentenceTransformer(str(model), device="cpu")
     vectors = [encoder.encode([prompt + text for text in pool], normalize_embeddings=True) for prompt in prompts]
     scores = vectors[0] @ vectors[1].T
@@ -61,9 +63,9 @@ def test_training_and_evaluation_measure_what_sentence_transformers_does(train, 
     printed = capsys.readouterr().out
     record, kept = read_record(folder), read_queries(folder / "queries.npz")["made_up"]
     for split in ("validation", "test"):
-        found, pool = record.after["made_up"][split], pool_and_relevance(load_corpus(str(corpus)), split)[0]
+        found = record.after["made_up"][split]
         assert {name: found[name] for name in METRICS} == pytest.approx(theirs(folder, corpus, split), abs=1e-6), split
-        assert 0 < found["recall_at_1"] < found["recall_at_10"] <= 1 and found["pool"] == len(pool)
+        assert 0 < found["recall_at_1"] < found["recall_at_10"] <= 1 and found["pool"] == 24
         for name in METRICS:
             for moment, metrics in (("before", record.before), ("after", record.after)):
                 values = kept[split].moments[moment][name]

@@ -28,21 +28,33 @@ def by_seed(study: Study, corpus: str, arrays: str = "scores") -> Runs:
     return {row: seeds for row, seeds in runs.items() if seeds}
 
 
-def compare(runs: Runs, corpus: str) -> Compared:
-    """Differences in Spearman of all pairs of methods that share a seed, and the number of seeds they share."""
+def compare(runs: Runs, corpus: str, metric: str = "spearman") -> Compared:
+    """Differences in a metric of every two methods that share a seed, and the number of seeds they share.
+
+    Args:
+        metric: `spearman`, or a retrieval metric with stored values by query.
+    """
     if len(runs) < 2:
         return {}
-    scores, labels, groups = shared_scores([run for seeds in runs.values() for run in seeds.values()], corpus)
-    resampled = resampled_spearman(scores, labels, groups=groups)
-    return paired(runs, [spearman(row, labels) for row in scores], resampled, independent(groups))
-
-
-def compare_queries(runs: Runs, corpus: str, metric: str) -> Compared:
-    """As `compare`, for a retrieval metric with stored values by query."""
-    if len(runs) < 2:
-        return {}
-    values = shared_queries([run for seeds in runs.values() for run in seeds.values()], corpus, metric)
-    return paired(runs, [float(row.mean()) for row in values], resampled_means(values), values.shape[1])
+    results = [run for seeds in runs.values() for run in seeds.values()]
+    if metric == "spearman":
+        scores, labels, groups = shared_scores(results, corpus)
+        values, worth = np.array([spearman(row, labels) for row in scores]), independent(groups)
+        resampled = resampled_spearman(scores, labels, groups=groups)  # (resamples, runs)
+    else:
+        by_query = shared_queries(results, corpus, metric)
+        values, worth, resampled = by_query.mean(axis=1), by_query.shape[1], resampled_means(by_query)
+    places = {id(run): place for place, run in enumerate(results)}
+    compared = {}
+    for (first, ours), (second, theirs) in combinations(runs.items(), 2):
+        seeds = [seed for seed in ours if seed in theirs]
+        if seeds:
+            a, b = ([places[id(side[seed])] for seed in seeds] for side in (ours, theirs))
+            compared[first, second] = (
+                difference(values[a] - values[b], resampled[:, a] - resampled[:, b], worth),
+                len(seeds),
+            )
+    return compared
 
 
 def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,22 +79,3 @@ def refuse_others(runs: list[Result], corpus: str, task: Callable[[Result], Hash
                 f"{run.name} was tested on other {what} of {corpus} than {runs[0].name}. Delete the earlier "
                 "results, and run the study again."
             )
-
-
-def paired(runs: Runs, values: list[float], resampled: np.ndarray, groups: float) -> Compared:
-    """Differences of all pairs of methods that share a seed.
-
-    Args:
-        values: the metric of every run, in order.
-        resampled: the metric on the same resamples, `(resamples, runs)`.
-        groups: how many groups of equal size the drawn rows are worth.
-    """
-    places = {id(run): place for place, run in enumerate(run for seeds in runs.values() for run in seeds.values())}
-    compared = {}
-    for (first, ours), (second, theirs) in combinations(runs.items(), 2):
-        seeds = [seed for seed in ours if seed in theirs]
-        if seeds:
-            a, b = ([places[id(side[seed])] for seed in seeds] for side in (ours, theirs))
-            gaps = np.array([values[i] - values[j] for i, j in zip(a, b, strict=True)])
-            compared[first, second] = difference(gaps, resampled[:, a] - resampled[:, b], groups), len(seeds)
-    return compared

@@ -4,7 +4,6 @@ The colours are those of Okabe and Ito, which colour-blind readers can tell apar
 """
 
 import io
-import unicodedata
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -52,7 +51,7 @@ def canvas(title: str, x_name: str, height: float):
 
     axes = Figure(figsize=(5, height)).add_subplot()
     axes.set_axisbelow(True)
-    axes.set_title(printable(title))
+    axes.set_title(title)
     axes.set_xlabel(x_name, color=FAINT)
     return axes
 
@@ -66,15 +65,9 @@ def saved(axes) -> str:
     return buffer.getvalue().decode().replace("'DejaVu Sans'", FONTS)
 
 
-def printable(label: str) -> str:
-    """A label without the control characters that XML forbids, or the underscore that hides it from a legend."""
-    text = "".join(character for character in label if unicodedata.category(character) != "Cc")
-    return f"\u200b{text}" if text.startswith("_") else text
-
-
 def rows_of(axes, labels: list[str]) -> None:
     """A labelled row for each entry, from top to bottom."""
-    axes.set_yticks(range(len(labels)), [printable(label) for label in labels])
+    axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from cosent.comparing import figures
-from cosent.comparing.comparison import Compared, by_seed, compare, compare_queries
+from cosent.comparing.comparison import Compared, by_seed, compare
 from cosent.comparing.document import Cell, markdown_table, mean_of, measured, plain, times_100
 from cosent.comparing.results import Result, Study, grouped
-from cosent.errors import InputError
-from cosent.evaluation.significance import RESAMPLES, spearman
+from cosent.evaluation.significance import RESAMPLES
 from cosent.record import OVERLAP
 
 # Settings that every report shows, next to those in which the methods differ.
@@ -25,7 +24,7 @@ SHOWN = (
 # Settings that differ between runs, but are not a choice.
 INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 STARTS = ("model_name_or_path", "tower", "pooling")  # settings that decide what a model scores before it is trained
-FLOORS = {"spearman": "their start", OVERLAP: "character overlap", "similar": "the shipped model `similar`"}
+FLOORS = {OVERLAP: "character overlap", "similar": "the shipped model similar"}
 TABLE = (
     "Test x100, mean ± standard deviation over n seeds; Spearman unless stated otherwise. The epoch that is kept is "
     "chosen on validation; the test split is scored once."
@@ -39,7 +38,6 @@ INTERVALS = (
 
 def report(study: Study, picture: Path) -> str:
     """Markdown of a study; draws the picture, if there are differences, and refers to it by its folder and name."""
-    refuse_edited(study)
     compared = differences(study)
     blocks = [f"# Study {plain(study.name)}", *warnings(study), *overview(study), TABLE, table_of_methods(study)]
     if compared:
@@ -53,43 +51,13 @@ def report(study: Study, picture: Path) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def refuse_edited(study: Study) -> None:
-    """Refuses results whose Spearman is not that of the scores beside them."""
-    for run in study.results:
-        for corpus, scores in run.scores.items():
-            value = run.test(corpus)
-            if value is not None and abs(spearman(scores["after"], scores["labels"]) - value) > 1e-4:
-                raise InputError(f"{run.name}: the Spearman on {corpus} does not fit the scores. Run it again.")
-
-
 def warnings(study: Study) -> list[str]:
-    """Paragraphs that count the runs which learnt nothing, by the floor that they are not above."""
-    lines = []
-    for name, words in FLOORS.items():
-        corpora = [corpus for corpus in study.corpora if floors_of(study, corpus, name)]
-        runs = [run for run in study.results if {*run.tested_on} & {*corpora}]
-        below = [run for run in runs if not all(is_above(run, corpus, name, study) for corpus in corpora)]
-        if below:
-            rest = " The comparison says nothing." if len(below) == len(runs) and name != "similar" else ""
-            lines.append(f"**{len(below)} of {len(runs)} runs are not clearly above {words}.**{rest}")
-    return lines
-
-
-def floors_of(study: Study, corpus: str, name: str) -> list[float]:
-    """Test Spearman of a floor on a corpus, of all runs that have it: their start, or a model without training."""
-    if name == "spearman":
-        return measured(run.test(corpus, moment="before") for run in study.results)
-    return measured(run.floors.get(corpus, {}).get("test", {}).get(name) for run in study.results)
-
-
-def is_above(run: Result, corpus: str, name: str, study: Study) -> bool:
-    """Whether a run is above a floor by the interval of its paired difference, or at all where there is none."""
-    change = run.changes.get(corpus, {}).get("test", {}).get(name)
-    if corpus not in run.tested_on or change is not None:
-        return change is None or change[1] > 0
-    value, start = run.test(corpus), run.test(corpus, moment="before")
-    lowest = start if name == "spearman" else statistics.mean(floors_of(study, corpus, name))
-    return value is not None and (lowest is None or value > lowest)
+    """A paragraph on the runs that warned of metrics which did not improve, with the warnings of the first one."""
+    warned = [run for run in study.results if run.warnings]
+    if not warned:
+        return []
+    first = f"{warned[0].name}: {' '.join(warned[0].warnings)}"
+    return [f"**{len(warned)} of {len(study.results)} runs have warnings**, the first is {plain(first)}"]
 
 
 def overview(study: Study) -> list[str]:
@@ -144,7 +112,7 @@ def start_of(run: Result) -> str:
 def table_of_methods(study: Study) -> str:
     """Test Spearman and Recall@10 by method and corpus, after training and before it, and of the floors.
 
-    The highest mean of a corpus is bold, unless it is below character overlap or the start.
+    Which difference is significant is in the `table_of_differences`.
     """
     corpora = study.corpora
     searched = [c for c in corpora if any(r.test(c, "recall_at_10") is not None for r in study.results)]
@@ -160,34 +128,15 @@ def table_of_methods(study: Study) -> str:
         seeds = max(sum(corpus in run.tested_on for run in runs) for corpus in corpora)
         minutes = mean_of((run.train_seconds / 60 for run in runs), ".1f")
         rows.append([*row_of(name, runs), minutes, seeds])
-    best = best_of(rows, columns, study) if len(rows) > 1 else []
     starts = grouped(study.results, lambda run: f"before training: {start_of(run)}")
     rows += [[*row_of(name, runs, "before"), None, None] for name, runs in starts.items()]
-    for name in (OVERLAP, "similar"):
-        values = [mean_of((100 * value for value in floors_of(study, corpus, name)), ".2f") for corpus in corpora]
+    for name, words in FLOORS.items():
+        floors = [[run.floors.get(corpus, {}).get("test", {}).get(name) for run in study.results] for corpus in corpora]
+        values = [mean_of((100 * value for value in measured(floor)), ".2f") for floor in floors]
         if any(values):
-            rows.append([FLOORS[name].replace("`", ""), *values, *[None] * (len(rows[0]) - 1 - len(corpora))])
+            rows.append([words, *values, *[None] * (len(rows[0]) - 1 - len(corpora))])
     header = ["method", *corpora, *(f"{corpus} Recall@10" for corpus in searched), "mean", "minutes", "n"]
-    return markdown_table(header, rows, best)
-
-
-def best_of(rows: list[list[Cell]], columns: list[tuple[str, str]], study: Study) -> list[tuple[int, int]]:
-    """Cells with the highest mean of each column as printed; no Spearman below character overlap or the start."""
-    best = []
-    for number, (corpus, metric) in enumerate(columns, 1):
-        printed = {
-            place: float(str(row[number]).split()[0]) for place, row in enumerate(rows) if row[number] is not None
-        }
-        floors = [
-            100 * value
-            for name in ("spearman", OVERLAP)
-            for value in floors_of(study, corpus, name)
-            if metric == "spearman"
-        ]
-        highest = max(printed.values(), default=None)
-        if highest is not None and highest > max(floors, default=-100):
-            best += [(place, number) for place, mean in printed.items() if mean == highest]
-    return best
+    return markdown_table(header, rows)
 
 
 def differences(study: Study) -> dict[tuple[str, str], Compared]:
@@ -195,7 +144,7 @@ def differences(study: Study) -> dict[tuple[str, str], Compared]:
     compared = {}
     for corpus in study.corpora:
         compared[corpus, "Spearman"] = compare(by_seed(study, corpus), corpus)
-        compared[corpus, "Recall@10"] = compare_queries(by_seed(study, corpus, "queries"), corpus, "recall_at_10")
+        compared[corpus, "Recall@10"] = compare(by_seed(study, corpus, "queries"), corpus, "recall_at_10")
     return {key: pairs for key, pairs in compared.items() if pairs}
 
 

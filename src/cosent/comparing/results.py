@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from cosent.atomic import partial_file, write_atomically
-from cosent.errors import InputError, reading
+from cosent.errors import reading
 from cosent.evaluation.calibration import Calibration
 from cosent.record import OTHER_VERSION, QueryMetrics, RunRecord
 
@@ -226,15 +226,8 @@ def name_of(flags: dict[str, Any]) -> str:
 
 
 def read_results(folder: str | Path) -> Study:
-    """Reads the results that `cosent study` left in a folder; trials alone are none."""
-    study = read_study_folder(Path(folder))
-    if not study.results:
-        raise InputError(f"{folder} holds no results ({STUDY_NAME}). Run `cosent study recipes/studies/NAME.yaml`.")
-    return study
-
-
-def read_study_folder(folder: Path) -> Study:
-    """As `read_results`, also of a folder without results."""
+    """Reads what `cosent study` wrote to a folder; a study without results if there is nothing."""
+    folder = Path(folder)
     file, arrays = folder / STUDY_NAME, folder / ARRAYS_NAME
     if not file.is_file():
         return Study(folder.resolve().name, [])

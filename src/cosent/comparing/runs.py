@@ -13,8 +13,7 @@ from cosent.flags import as_words, parser_of, read_yaml, read_yaml_file, recipe_
 from cosent.training.arguments import TRAIN_ARGUMENTS, ModelArguments
 
 NEEDED, OPTIONAL = ("recipes", "corpora", "seeds"), ("flags", "variants", "tune", "tune_flags")
-MOST_RUNS = 10_000  # of a study
-# Flags that are set for every run.
+# Flags that a study sets itself for every run.
 RESERVED = ("corpus", "seed", "output_dir", "data_dir", "overwrite_output_dir", "resume_from_checkpoint")
 
 
@@ -74,23 +73,23 @@ def checked_study(study: Any, path: str) -> dict[str, Any]:
             f"{', '.join(wrong) or 'none'}; missing: {', '.join(missing) or 'none'}."
         )
     for key in NEEDED:
-        if not isinstance(study[key], list) or not study[key]:
-            raise InputError(f"{path}, {key}: expected a list with one entry or more, got {study[key]!r}.")
+        expect(
+            isinstance(study[key], list) and study[key], f"{path}, {key}", "a list with one entry or more", study[key]
+        )
     entries = [entry_of(recipe, path) for recipe in study["recipes"]]
     for recipe, _, _ in entries:
         recipe_file(recipe)
     variants, tune = study.get("variants", {}), study.get("tune", {})
-    if not isinstance(variants, dict):
-        raise InputError(f"{path}, variants: expected a mapping of names to flags, got {variants!r}.")
+    expect(isinstance(variants, dict), f"{path}, variants", "a mapping of names to flags", variants)
     for name in (*variants, *(name for _, name, _ in entries)):
-        if not re.fullmatch(r"[\w.,+-]+", name):
-            raise InputError(f"{path}: {name!r} becomes part of a file name. Use only letters, digits and _ . , + -")
-    if not isinstance(tune, dict) or not all(isinstance(values, list) and len(values) > 1 for values in tune.values()):
-        raise InputError(f"{path}, tune: expected two or more values per flag, as {{scale: [5, 20]}}, got {tune!r}.")
-    try:
-        study["seeds"] = [int(seed) for seed in study["seeds"]]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: seeds must be a list of whole numbers, got {study['seeds']}.") from error
+        in_file_names = re.fullmatch(r"[\w.,+-]+", name)
+        expect(in_file_names, path, "names, which become parts of file names, of letters, digits and _ . , + -", name)
+    several = isinstance(tune, dict) and all(isinstance(values, list) and len(values) > 1 for values in tune.values())
+    expect(several, f"{path}, tune", "two or more values per flag, as {scale: [5, 20]}", tune)
+    expect(
+        all(re.fullmatch(r"\d+", str(seed)) for seed in study["seeds"]), path, "whole numbers as seeds", study["seeds"]
+    )
+    study["seeds"] = [int(seed) for seed in study["seeds"]]
     study["recipes"] = [
         {"recipe": recipe, "name": name} | values_of(flags, f"{path}, {name}") for recipe, name, flags in entries
     ]
@@ -102,11 +101,16 @@ def checked_study(study: Any, path: str) -> dict[str, Any]:
     return study
 
 
+def expect(fulfilled: object, where: str, expected: str, value: object) -> None:
+    """Refuses a value of a study that is not as expected."""
+    if not fulfilled:
+        raise InputError(f"{where}: expected {expected}, got {value!r}. Correct the file.")
+
+
 def entry_of(entry: str | dict[str, Any], path: str = "a study") -> tuple[str, str, dict[str, Any]]:
     """File, name and flags of an entry of `recipes`; the default name is the file's."""
     flags = dict(entry) if isinstance(entry, dict) else {"recipe": entry}
-    if "recipe" not in flags:
-        raise InputError(f"{path}: expected a recipe, or a mapping with `recipe: FILE`, in `recipes`, got {entry!r}.")
+    expect("recipe" in flags, path, "a recipe, or a mapping with `recipe: FILE`, in `recipes`", entry)
     recipe = str(flags.pop("recipe"))
     return recipe, str(flags.pop("name", Path(recipe).stem)), flags
 
@@ -135,10 +139,6 @@ def settings_of(pairs: list[str], where: str) -> dict[str, Any]:
 def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list[Run]:
     """All runs of a study, seed by seed, so that a study that is stopped early has every method once."""
     methods = methods_of(study, overrides)
-    if (count := len(study["seeds"]) * len(study["corpora"]) * len(methods)) > MOST_RUNS:
-        raise InputError(
-            f"The study has {count:,} runs, more than {MOST_RUNS:,}. Name fewer seeds, corpora or variants."
-        )
     runs = [
         Run(method, recipe, tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),), seed, flags)
         for seed in study["seeds"]
@@ -163,21 +163,16 @@ def selected(runs: list[Run], methods: list[str] | None, corpora: list[str] | No
 
 
 def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Name, recipe and flags of every method of a study; variants that the overrides make equal are merged."""
-    variants = study.get("variants") or {"": {}}
-    distinct: dict[str, str] = {}
-    for name, flags in variants.items():
-        distinct.setdefault(json.dumps(flags | overrides, sort_keys=True), name)
-    merged = len(distinct) == 1 < len(variants)
+    """Name, recipe and flags of every method of a study."""
     entries = [entry_of(entry) for entry in study["recipes"]]
     stems = [stem for _, stem, _ in entries]
     methods = []
     for recipe, stem, recipe_flags in entries:
         settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(recipe)
-        for variant in distinct.values():
-            flags = study.get("flags", {}) | recipe_flags | variants[variant] | overrides
+        for variant, variant_flags in (study.get("variants") or {"": {}}).items():
+            flags = study.get("flags", {}) | recipe_flags | variant_flags | overrides
             tower = (settings | flags).get("tower", ModelArguments.tower)
-            parts = [tower if stems.count(stem) > 1 else "", stem, "" if merged else variant]
+            parts = [tower if stems.count(stem) > 1 else "", stem, variant]
             methods.append((" ".join(filter(None, parts)), recipe, flags))
     return methods
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -103,21 +103,10 @@ class Session:
 
     def reason_to_set_aside(self, result: Result, run: Run | None) -> str:
         """Difference between a stored result and the run in its place; empty if there is none."""
-        if run is None:
-            return "with other settings"
-        if anew := prepared_anew(result, run, self.data_dir):
+        anew = [] if run is None else prepared_anew(result, run, self.data_dir)
+        if anew:
             return f"from other data ({', '.join(anew)} was prepared anew)"
-        return "" if result.settings == run.settings else "with other settings"
-
-    def take_over(self, runs: list[Run]) -> None:
-        """Reuses runs of the grid as runs of the study with the same settings."""
-        finished = {(r.method, r.corpus, r.seed): r.settings for r in self.results if not r.point}
-        trials = [result for result in self.results if result.point]
-        for run in runs:
-            key = (run.method, run.corpus, run.seed)
-            same = [t for t in trials if (t.method, t.corpus, t.seed) == key and t.settings == run.settings]
-            if same and finished.get(key) != run.settings:
-                self.results.append(replace(same[0], point=""))
+        return "" if run is not None and result.settings == run.settings else "with other settings"
 
 
 def result_of(run: Run, output: Path) -> Result:

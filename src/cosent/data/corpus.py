@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 FEWEST_PAIRS, MOST_PAIRS, OVERLAP_RESAMPLES = 20, 2000, 500  # for an interval of character overlap
 IGNORED = re.compile("[\u200b-\u200d\u2060\ufeff]|\\W+$")  # zero-width characters, punctuation at the end
 UNKNOWN_TOKENS = ("[UNK]", "<unk>")
-MOST_VALUES = 20  # different labels that a command line can exchange
 
 
 @dataclass
@@ -110,15 +109,11 @@ def reversed_labels(rows: datasets.Dataset, manifest: Labels) -> str | None:
     resampled = resampled_spearman(values, labels, OVERLAP_RESAMPLES)
     if np.isnan(resampled).all() or not np.nanpercentile(resampled, 97.5) < 0:
         return None
-    distinct = np.unique(labels)
+    remedy = f"are they distances? Subtract each label from {manifest.label_min + manifest.label_max:g}"
     if manifest.label_kind == "nli":
         remedy = "are entailment and contradiction exchanged? Correct the labels, or --label_values"
-    elif len(distinct) > MOST_VALUES:
-        remedy = f"are they distances? Subtract each label from {manifest.label_min + manifest.label_max:g}"
-    else:
-        turned = " ".join(f"{one:g}={manifest.label_min + manifest.label_max - one:g}" for one in distinct)
-        exchanged = f"{distinct[0]:g} and {distinct[-1]:g} (or neg and pos)"
-        remedy = f"are {exchanged} exchanged? Prepare again with --label_values {turned}, or exchange them"
+    elif manifest.label_kind == "binary":
+        remedy = "are 0 and 1 (or neg and pos) exchanged? Exchange them, or prepare again with --label_values 0=1 1=0"
     low, high = np.nanpercentile(resampled, (2.5, 97.5))
     return f"similar pairs share fewer characters than dissimilar ones (Spearman {low:.2f} to {high:.2f}): {remedy}"
 
@@ -127,10 +122,10 @@ def measured_splits(
     splits: dict[str, datasets.Dataset], limit_validation: int | None, skip_test: bool, seed: int
 ) -> dict[str, datasets.Dataset]:
     """The splits of a corpus with a random part of validation, or without test."""
-    kept = {name: rows for name, rows in splits.items() if not (name == "test" and skip_test)}
-    if "validation" in kept:
-        kept["validation"] = random_subset(kept["validation"], limit_validation, "--limit_validation", seed)
-    return kept
+    measured = {name: rows for name, rows in splits.items() if not (name == "test" and skip_test)}
+    if "validation" in measured:
+        measured["validation"] = random_subset(measured["validation"], limit_validation, "--limit_validation", seed)
+    return measured
 
 
 def text_key(text: str) -> str:
@@ -143,9 +138,9 @@ def leaks(training: list[Corpus], measured: list[Corpus]) -> dict[str, int]:
 
     The keys are corpus and split, as in `lcqmc test`. Sentences count by their `text_key`, as in `data_scripts.audit`.
     """
-    seen = {pair for corpus in training for pair in unordered_pairs(corpus, "train")}
+    seen = {pair for corpus in training for pair in unordered_pairs(corpus.split("train"))}
     counts = {
-        f"{corpus.manifest.name} {split}": sum(pair in seen for pair in unordered_pairs(corpus, split))
+        f"{corpus.manifest.name} {split}": sum(pair in seen for pair in unordered_pairs(corpus.split(split)))
         for corpus in measured
         for split in corpus.splits
         if split != "train"
@@ -153,11 +148,10 @@ def leaks(training: list[Corpus], measured: list[Corpus]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def unordered_pairs(corpus: Corpus, split: str) -> list[tuple[str, str]]:
-    """The pairs of a split by the `text_key` of their sentences, in order."""
-    rows = corpus.split(split)
-    first, second = (map(text_key, rows[name][:]) for name in ("sentence1", "sentence2"))
-    return [(one, other) if one <= other else (other, one) for one, other in zip(first, second, strict=True)]
+def unordered_pairs(rows: datasets.Dataset, key: Callable[[str], str] = text_key) -> list[tuple[str, str]]:
+    """Pairs of rows by the `key` of their sentences, each with the lesser one first."""
+    first, second = (map(key, rows[name][:]) for name in ("sentence1", "sentence2"))
+    return [(min(pair), max(pair)) for pair in zip(first, second, strict=True)]
 
 
 def unknown_characters(texts: Iterable[str], tokenizer) -> tuple[float, str]:

@@ -17,7 +17,6 @@ from cosent.data.formats import (
     RowError,
     is_blank,
     known_format,
-    merged_cells,
     open_parquet,
     place,
     read_records,
@@ -92,6 +91,8 @@ def check_text(value: object, name: str) -> str:
     """A sentence as it stands in column `name`."""
     if isinstance(value, dict | list):
         raise RowError(f"text in {name}", repr(value), "Write one text there, not a list or an object.")
+    if value is None:
+        raise RowError(f"text in {name}", value, "Fill it in; of merged cells, only the first has the value.")
     if not isinstance(value, str) or isinstance(value, ErrorCell):
         raise RowError(f"text in {name}", repr(value))
     if "\0" in value:
@@ -120,20 +121,12 @@ class Table:
 
     def records(self, columns: Sequence[str] | None = None) -> Iterator[TableRecord]:
         """Streams line number, text and `{column: value}` of all rows; see `rows`."""
-        header, merged = self.header, None
+        header = self.header
         for number, text, fields in read_records(self.path, self.format, columns, self.options):
             if header and fields:
                 header = False
                 continue
-            row = self.by_column(text, fields) if isinstance(fields, list) else fields
-            if self.format == "xlsx" and isinstance(row, dict) and any(row[name] is None for name in self.sentences):
-                merged = merged_cells(self.path, self.options.sheet) if merged is None else merged
-                if number in merged:
-                    raise InputError(
-                        f"{place(self.path, self.format, number)}: the cells {merged[number]} are merged, and only the "
-                        "first row has their value. Unmerge them, and fill it in in each row."
-                    )
-            yield number, text, row
+            yield number, text, self.by_column(text, fields) if isinstance(fields, list) else fields
 
     def by_column(self, text: str, fields: list) -> dict | RowError:
         """The fields by the names of their columns."""
@@ -147,16 +140,17 @@ class Table:
         return RowError(f"{len(self.names)} columns", len(fields), remedy)
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict]:
-        """Streams the rows as `{column: value}`; values of txt, tsv and csv are text.
+        """Streams the rows as `{column: value}`; see `placed`."""
+        return (row for _, row in self.placed(columns))
+
+    def placed(self, columns: Sequence[str] | None = None, skip_blank: bool = False) -> Iterator[tuple[str, dict]]:
+        """Streams the rows as `{column: value}`, each with its file and line; values of txt, tsv and csv are text.
 
         Args:
             columns: columns to read, among them `sentences`; default: all, also those of JSON lines that the first one
                 does not have.
+            skip_blank: skip rows with an empty first sentence; otherwise one is an error.
         """
-        return (row for _, row in self.placed(columns))
-
-    def placed(self, columns: Sequence[str] | None = None, skip_blank: bool = False) -> Iterator[tuple[str, dict]]:
-        """The `rows`, each with its file and line for errors; an empty sentence is one, unless `skip_blank`."""
         number = 0
         for number, _, row in self.records(columns):
             if skip_blank and (
@@ -216,27 +210,15 @@ def first_row(path: Path, format: str, options: FileOptions) -> Table:
     if format == "parquet":
         with open_parquet(path) as file:
             return Table(path, format, tuple(map(str.strip, file.schema_arrow.names)), options=options)
-    problem, records = None, read_records(path, format, options=options)
-    for number, _, fields in records:
+    problem = None
+    for number, _, fields in read_records(path, format, options=options):
         if isinstance(fields, RowError):
             problem = problem or InputError(f"{place(path, format, number)}: {fields}. {fields.remedy}")
             if format not in KEYED:
                 break
         elif fields:
-            if isinstance(fields, dict) and (key := key_of_rows(fields)) and next(records, None) is None:
-                raise InputError(
-                    f"{place(path, format, number)}: the rows are under the key {key}, where each should be one line. "
-                    f"Write them so, e.g. with jq -c '.{key}[]'."
-                )
             return Table(path, format, tuple(str(field).strip() for field in fields), options=options)
     raise problem or InputError(f"{path} is empty: it has no rows. Name another file.")
-
-
-def key_of_rows(row: dict) -> str | None:
-    """The first key with a list of objects that have a usual name of a sentence."""
-    lists = {key: value[0] for key, value in row.items() if isinstance(value, list) and value}
-    names = {*TEXT_NAMES, *SENTENCE1_NAMES}
-    return next((key for key, first in lists.items() if isinstance(first, dict) and names & first.keys()), None)
 
 
 def find_columns(
@@ -265,10 +247,10 @@ def find_columns(
     ]
     if len({position for position in positions if position is not None and position < len(names)}) < len(usual_names):
         expected = ", ".join(name or " or ".join(usual[:2]) for name, usual in roles)
-        if len(names) == 1 and not keyed:
-            raise one_column(first, len(usual_names), expected)
         at_line_1 = "names of line 1, or positions from 0 (with --header or --no_header if line 1 is misread)"
         advice = f"Name them with {flag}: {at_line_1}." if flag else "Rename it."
+        if len(names) == 1 and not keyed:
+            advice = "Columns are separated by tabs, in .csv also by commas or semicolons. Delete a title above them."
         raise InputError(
             f"{path}, line 1: expected, each once, the columns {expected}, got {', '.join(names)}. {advice}"
         )
@@ -284,16 +266,6 @@ def find_columns(
     return replace(
         first, names=names, sentences=tuple(names[i] for i in positions if i is not None), header=header and not keyed
     )
-
-
-def one_column(first: Table, count: int, expected: str) -> InputError:
-    """The error for a first row of one cell where `count` columns are needed."""
-    where = place(first.path, first.format, 1)
-    remedy = {
-        "xlsx": "If it is a title, delete its row.",
-        "csv": "Columns of .csv are separated by commas, semicolons or tabs, as in line 1.",
-    }.get(first.format, "Columns are separated by tabs.")
-    return InputError(f"{where}: one column, {first.names[0]!r}, where {count} are needed, {expected}. {remedy}")
 
 
 def has_header(names: Sequence[str], roles: Sequence[tuple[str | None, Sequence[str]]]) -> bool:
@@ -320,7 +292,7 @@ def column_of(
     if name and name.isdecimal() and numbered:
         return int(name)
     if name is None:
-        name = next((one for one in usual if one in names), None)
+        name = next((candidate for candidate in usual if candidate in names), None)
         if name is None:
             return by_place
     return names.index(name) if names.count(name) == 1 else None

@@ -28,6 +28,7 @@ BYTE_ORDER_MARKS = {
 }
 ZIP = b"PK\x03\x04"  # first bytes of an archive, and so of a workbook
 SEPARATORS = ",;\t"  # of CSV, the most common first
+QUOTED = re.compile(r'(?:^|\t)"(?=[^\t]*"")(?:[^"\t]|"")+"(?:\t|$)')  # a field with doubled quotes inside quotes
 
 PARQUET_ROWS = 1000  # decoded at a time
 JSON_LINES = "Write one object per line, e.g. with jq -c '.[]' (or '.data[]' for rows under the key data)."
@@ -75,18 +76,11 @@ class FileOptions:
 AS_USUAL = FileOptions()
 
 
-def ending_of(path: str | Path) -> str:
-    """The ending of a file's name in small letters: `.tsv`, or `.tsv.gz` of a compressed one."""
-    name = Path(path).name.lower()
-    ending = Path(name.removesuffix(".gz")).suffix
-    return f"{ending}.gz" if name.endswith(".gz") else ending
-
-
 def format_of(path: str | Path) -> str | None:
     """The format of a file by its ending; None if it is none of `FORMATS`, or compressed and not text."""
-    ending = ending_of(path)
-    format = FORMATS.get(ending.removesuffix(".gz"))
-    return None if ending.endswith(".gz") and format not in TEXT_FORMATS else format
+    name = Path(path).name.lower()
+    format = FORMATS.get(Path(name.removesuffix(".gz")).suffix)
+    return None if name.endswith(".gz") and format not in TEXT_FORMATS else format
 
 
 def known_format(path: str | Path, flag: str) -> str:
@@ -132,7 +126,7 @@ def read_records(
         split = {"txt": lambda text: [text], "tsv": lambda text: text.split("\t"), "jsonl": _json_row}[format]
         records = ((number, text, None if is_blank(text) else split(text)) for number, text in lines)
         if format == "tsv" and not options.any_quotes:
-            records = ((number, text, quoted(number, text, fields) or fields) for number, text, fields in records)
+            records = ((number, text, quoted(number, text) or fields) for number, text, fields in records)
     return ((number, text, undecoded(text, fields, options.encoding) or fields) for number, text, fields in records)
 
 
@@ -174,18 +168,12 @@ def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
         )
 
 
-def quoted(number: int, text: str, fields: object) -> RowError | None:
+def quoted(number: int, text: str) -> RowError | None:
     """Error for a row of TSV with the quotes of a spreadsheet: both texts of line 1, or a text with doubled quotes."""
-    first_texts = number == 1 and text.startswith('"') and '"\t"' in text
-    if first_texts or ('""' in text and isinstance(fields, list) and any(map(_has_doubled_quotes, fields))):
+    if QUOTED.search(text) or (number == 1 and text.startswith('"') and '"\t"' in text):
         got, remedy = "quotes as a spreadsheet writes them", "Save it as .csv, where quotes are read."
         return RowError("plain text between tabs", got, remedy)
     return None
-
-
-def _has_doubled_quotes(field: str) -> bool:
-    inside = field[1:-1]
-    return field == f'"{inside}"' and '""' in inside and '"' not in inside.replace('""', "")
 
 
 def _json_row(text: str) -> dict | RowError:
@@ -221,7 +209,7 @@ def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            problem = _csv_fault(str(error))
+            problem = RowError("comma-separated values, with quotes doubled inside quotes", error)
         else:
             if fields is None:
                 return
@@ -230,14 +218,6 @@ def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
                 continue
             problem = RowError("a quote closed where its sentence ends", f"one closed {len(consumed) - 1} rows later")
         yield from ((number, line, problem) for number, line in enumerate(consumed, start))
-
-
-def _csv_fault(error: str) -> RowError:
-    if "field limit" in error:
-        return RowError(f"cells of at most {csv.field_size_limit():,} characters", "a longer one", "Shorten it.")
-    if "new-line" in error:
-        return RowError("lines that end in LF or CRLF", "a lone CR", "Save the file again with other line ends.")
-    return RowError("comma-separated values, with quotes doubled inside quotes", error)
 
 
 def _joins_rows(lines: list[str], width: int, separator: str) -> bool:
@@ -290,29 +270,17 @@ def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
         yield number, as_text(cells), fields
 
 
-def merged_cells(path: Path, title: str | None) -> dict[int, str]:
-    """Ranges of merged cells of a sheet, by each of their rows but the first, whose cells are empty."""
-    openpyxl = import_openpyxl(path)
-    book = openpyxl.load_workbook(path)  # a read-only one does not know them
-    sheets = [sheet for sheet in book.worksheets if title in (None, sheet.title)]
-    ranges = [merged for sheet in sheets for merged in sheet.merged_cells.ranges]
-    return {row: str(merged) for merged in ranges for row in range(merged.min_row + 1, merged.max_row + 1)}
-
-
 def _sheet_rows(path: Path, title: str | None) -> Iterator[tuple]:
     """The rows of a workbook's sheet, or of its only one with content."""
     openpyxl = import_openpyxl(path)
     with reading(path, openpyxl.utils.exceptions.InvalidFileException, advice="Save it again, or as CSV (UTF-8)."):
-        yield from _rows_of(openpyxl.load_workbook(path, read_only=True, data_only=True), path, title)
-
-
-def _rows_of(book, path: Path, title: str | None) -> Iterator[tuple]:
-    """The rows of an open workbook, see `_sheet_rows`."""
-    titles = [sheet.title for sheet in book.worksheets]
-    if title is None:
-        titles = [sheet.title for sheet in book.worksheets if any(map(any, sheet.iter_rows(values_only=True)))]
-    matches = [sheet for sheet in titles if title in (None, sheet)]
-    if len(matches) > 1 or (title is not None and not matches):
-        raise InputError(f"{path} has the sheets {', '.join(titles)}. Name one of them with --sheet.")
-    rows = book[matches[0]].iter_rows() if matches else iter(())
-    return (tuple(ErrorCell(cell.value) if cell.data_type == "e" else cell.value for cell in row) for row in rows)
+        sheets = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets
+        titles = ", ".join(sheet.title for sheet in sheets)
+        if title is None:
+            sheets = [sheet for sheet in sheets if any(map(any, sheet.iter_rows(values_only=True)))]
+        else:
+            sheets = [sheet for sheet in sheets if sheet.title == title]
+        if len(sheets) > 1 or (title is not None and not sheets):
+            raise InputError(f"{path} has the sheets {titles}. Name one of them with --sheet.")
+        for row in (row for sheet in sheets for row in sheet.iter_rows()):
+            yield tuple(ErrorCell(cell.value) if cell.data_type == "e" else cell.value for cell in row)

@@ -77,10 +77,10 @@ def existing_corpus(name_or_folder: str, data_dir: str | Path) -> Path:
     """As `corpus_folder`; where there is none, an error with the nearest name."""
     folder = corpus_folder(name_or_folder, data_dir)
     if folder is None:
-        known = [manifest.parent.name for manifest in Path(data_dir).glob(f"*/{MANIFEST_NAME}")]
+        names = [manifest.parent.name for manifest in Path(data_dir).glob(f"*/{MANIFEST_NAME}")]
         raise InputError(
             f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder."
-            f"{nearest(name_or_folder, known)} Run `cosent prepare {Path(name_or_folder).stem} --source FILES` first "
+            f"{nearest(name_or_folder, names)} Run `cosent prepare {Path(name_or_folder).stem} --source FILES` first "
             "(demo needs no --source)."
         )
     return folder

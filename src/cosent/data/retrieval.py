@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cosent.data.corpus import Corpus, labels_of
+from cosent.data.corpus import labels_of
 from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
@@ -55,59 +55,36 @@ class RetrievalTask:
     @property
     def digest(self) -> str:
         """Identity of pool, queries and relevant sentences: results of equal ones can be compared query by query."""
-        known = hashlib.sha256(json.dumps(self.pool, ensure_ascii=False).encode())
+        digest = hashlib.sha256(json.dumps(self.pool, ensure_ascii=False).encode())
         for array in (self.relevance.queries, self.relevance.starts, self.relevance.items, self.relevance.gains):
-            known.update(np.ascontiguousarray(array).tobytes())
-        return known.hexdigest()
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
 
 def retrieval_task(rows, labels: Labels, where: str, from_label: float | None = None) -> RetrievalTask | None:
     """The task of rows with the columns of the contract; None, with a line in the log, if no pair is labelled similar.
 
-    Args:
-        where: the rows, in words.
-        from_label: least label of similar sentences, above 0; default: `Labels.similar_from`.
-    """
-    try:
-        pool, relevance, places = pool_of_rows(rows, labels.similar_from if from_label is None else from_label, where)
-    except InputError as error:
-        logger.warning("No retrieval metrics: %s", error)
-        return None
-    return RetrievalTask(pool, sampled(relevance, MOST_SPLIT_QUERIES), places)
-
-
-def pool_and_relevance(
-    corpus: Corpus, split: str, from_label: float | None = None
-) -> tuple[list[str], Relevance, np.ndarray]:
-    """`pool_of_rows` of a split; by default, sentences are similar from `Labels.similar_from`."""
-    least = corpus.manifest.similar_from if from_label is None else from_label
-    return pool_of_rows(corpus.split(split), least, f"{corpus.folder} {split}")
-
-
-def pool_of_rows(rows, least: float, where: str) -> tuple[list[str], Relevance, np.ndarray]:
-    """Distinct sentences of pairs, and the similar ones of each.
-
     Every sentence of a similar pair is a query for the other one. The gain of a sentence is its label: 1 of binary
     labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with itself is no pair.
 
     Args:
-        least: least label of similar sentences, above 0.
-
-    Returns:
-        The pool; its queries, whose `Relevance.items` are places in it; and the places of the sentences of each pair,
-        int64 of shape `(pairs, 2)`.
+        where: the rows, in words.
+        from_label: least label of similar sentences, above 0; default: `Labels.similar_from`.
     """
     from cosent.data.groups import similar
 
-    labels = labels_of(rows)
+    grades, least = labels_of(rows), labels.similar_from if from_label is None else from_label
     place: dict[str, int] = {}
     columns = ([place.setdefault(s, len(place)) for s in rows[name][:]] for name in ("sentence1", "sentence2"))
     places = np.array(list(columns)).T
-    to_find = similar(labels, least) & (places[:, 0] != places[:, 1])
+    to_find = similar(grades, least) & (places[:, 0] != places[:, 1])
     if not to_find.any():
-        raise InputError(f"{where} has no two different sentences with a label from {least:g}. Add --retrieval false.")
-    (first, second), gains = places[to_find].T, labels[to_find].astype(np.float64)
-    return list(place), relevant_rows(np.r_[first, second], np.r_[second, first], np.r_[gains, gains]), places
+        message = "No retrieval metrics: %s has no two different sentences with a label from %g. Add --retrieval false."
+        logger.warning(message, where, least)
+        return None
+    (first, second), gains = places[to_find].T, grades[to_find].astype(np.float64)
+    relevance = relevant_rows(np.r_[first, second], np.r_[second, first], np.r_[gains, gains])
+    return RetrievalTask(list(place), sampled(relevance, MOST_SPLIT_QUERIES), places)
 
 
 def relevant_rows(query: np.ndarray, item: np.ndarray, gain: np.ndarray) -> Relevance:

@@ -36,18 +36,18 @@ def contents(tokenizer, texts: Iterable[str], limit: int) -> dict[str, Contents]
     if not left and any(len(text) > WINDOW * limit for text, _ in reads):
         margin = MARGIN + max(map(len, tokenizer.get_added_vocab()), default=0)
         reads = [(text, window(text, WINDOW * limit + margin)) for text, _ in reads]
-    found: dict[str, Contents] = {}
+    read: dict[str, Contents] = {}
     while reads:
         whole = []
-        for some in chunks(reads):
-            rows = run_tokenizer(tokenizer, [part for _, part in some], add_special_tokens=False, **NO_EXTRAS)
-            for place, ((text, part), ids) in enumerate(zip(some, rows["input_ids"], strict=True)):
+        for chunk in chunks(reads):
+            rows = run_tokenizer(tokenizer, [part for _, part in chunk], add_special_tokens=False, **NO_EXTRAS)
+            for place, ((text, part), ids) in enumerate(zip(chunk, rows["input_ids"], strict=True)):
                 if len(part) < len(text) and not settled(rows.encodings[place], limit, len(part) - margin):
                     whole.append((text, text))
                 else:
-                    found[text] = Contents(cut(ids, limit, left), len(ids))
+                    read[text] = Contents(cut(ids, limit, left), len(ids))
         reads = whole
-    return found
+    return read
 
 
 def window(text: str, characters: int) -> str:
@@ -94,9 +94,9 @@ def frame(row) -> list[list[int]]:
     return parts
 
 
-def sample(found: dict[str, Contents]) -> str:
+def sample(tokens: dict[str, Contents]) -> str:
     """The shortest text with tokens, "" if there is none; it shows which special tokens surround a text."""
-    return min((text for text, content in found.items() if content.total), key=len, default="")
+    return min((text for text, content in tokens.items() if content.total), key=len, default="")
 
 
 def read_texts(tokenizer, texts: Sequence[str], max_length: int | None) -> tuple[list[list[int]], list[bool]]:
@@ -106,18 +106,18 @@ def read_texts(tokenizer, texts: Sequence[str], max_length: int | None) -> tuple
         max_length: tokens, special ones included; None for all.
     """
     limit, left = sys.maxsize if max_length is None else max_length, tokenizer.truncation_side == "left"
-    found = contents(tokenizer, texts, limit)
-    parts = frame(run_tokenizer(tokenizer, [sample(found)], **NO_EXTRAS).encodings[0])
+    tokens = contents(tokenizer, texts, limit)
+    parts = frame(run_tokenizer(tokenizer, [sample(tokens)], **NO_EXTRAS).encodings[0])
     before, after = parts[0], [token for part in parts[1:] for token in part]
     room = max(0, limit - len(before) - len(after))
-    read = {text: [*before, *cut(content.ids, room, left), *after] for text, content in found.items()}
-    return [read[text] for text in texts], [found[text].total > room for text in texts]
+    read = {text: [*before, *cut(content.ids, room, left), *after] for text, content in tokens.items()}
+    return [read[text] for text in texts], [tokens[text].total > room for text in texts]
 
 
 def read_pairs(tokenizer, first: Sequence[str], second: Sequence[str], max_length: int) -> dict[str, list]:
     """Token ids of pairs with `truncation="longest_first"`, as `tokenize_joined` returns them."""
-    found, left = contents(tokenizer, [*first, *second], max_length), tokenizer.truncation_side == "left"
-    text = sample(found)
+    tokens, left = contents(tokenizer, [*first, *second], max_length), tokenizer.truncation_side == "left"
+    text = sample(tokens)
     encoded = run_tokenizer(tokenizer, [text], [text], return_attention_mask=False, verbose=False)
     row = encoded.encodings[0]
     before, between, after = (frame(row) + [[], []])[:3]
@@ -134,7 +134,7 @@ def read_pairs(tokenizer, first: Sequence[str], second: Sequence[str], max_lengt
 
     pairs: dict[str, list] = {"input_ids": [], "first_tokens": [], "truncated": []}
     for one, other in zip(first, second, strict=True):
-        (ids1, count1), (ids2, count2) = found[one], found[other]
+        (ids1, count1), (ids2, count2) = tokens[one], tokens[other]
         if min(count1, count2) > max_length and room % 2:  # the longer one keeps a token more
             count1, count2 = whole(one), whole(other)
         if truncated := count1 + count2 > room:

@@ -1,10 +1,10 @@
-"""Writers of tables (tsv, csv, jsonl, Parquet, xlsx), whose file appears when it is complete."""
+"""Writers of tables (tsv, csv, jsonl, xlsx), whose file appears when it is complete."""
 
 import csv
 import gzip
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from cosent.atomic import partial_file
@@ -20,7 +20,7 @@ def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> N
     """Refuses an output file that could not be written, or would replace what is there."""
     path, format = Path(path), known_format(path, "--output")
     if format not in WRITERS:
-        raise InputError(f"--output {path}: a .txt has no columns. Name a .tsv, .csv, .jsonl, .parquet or .xlsx.")
+        raise InputError(f"--output {path}: Name a .tsv, .csv, .jsonl or .xlsx.")
     if not path.parent.is_dir():
         raise InputError(f"--output {path}: the folder {path.parent} does not exist. Create it first.")
     if path.resolve() == Path(input_path).resolve():
@@ -42,11 +42,11 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     with partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
 
         def write_checked(rows: list[dict]) -> None:
-            others = set().union(*rows).difference(names)
-            if others and format != "jsonl":
+            extra = set().union(*rows).difference(names)
+            if extra and format != "jsonl":
                 raise InputError(
                     f"{path}: expected rows with the columns {', '.join(names)}, got one with "
-                    f"{', '.join(sorted(others))} too. Write .jsonl, or give all rows the same keys."
+                    f"{', '.join(sorted(extra))} too. Write .jsonl, or give all rows the same keys."
                 )
             write(rows)
 
@@ -72,30 +72,6 @@ def one_line(row: dict) -> dict:
 
 
 @contextmanager
-def _parquet_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
-    import pyarrow
-    import pyarrow.parquet
-
-    with ExitStack() as stack:
-        writer = None
-
-        def write(rows: list[dict]) -> None:
-            nonlocal writer
-            columns = {name: [row.get(name) for row in rows] for name in names}
-            try:
-                table = pyarrow.table(columns, schema=writer and writer.schema)
-                if writer is None:  # a column without a value yet is one of text
-                    types = [pyarrow.string() if type == pyarrow.null() else type for type in table.schema.types]
-                    schema = pyarrow.schema(list(zip(names, types, strict=True)))
-                    writer = stack.enter_context(pyarrow.parquet.ParquetWriter(partial, schema))
-                writer.write_table(table.cast(writer.schema))
-            except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-                raise InputError(f"{path}: a column of Parquet has one type ({error}). Name a .jsonl.") from error
-
-        yield write
-
-
-@contextmanager
 def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
     openpyxl = import_openpyxl(path)
     book = openpyxl.Workbook(write_only=True)
@@ -116,12 +92,12 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
         nonlocal count
         count += len(rows)
         if count > XLSX_ROWS:
-            raise InputError(f"{path}: a sheet of xlsx holds {XLSX_ROWS:,} rows, and there are more. Write .parquet.")
+            raise InputError(f"{path}: a sheet of xlsx holds {XLSX_ROWS:,} rows, and there are more. Write .csv.")
         try:
             for row in rows:
                 sheet.append([cell(row.get(name)) for name in names])
         except openpyxl.utils.exceptions.IllegalCharacterError as error:
-            raise InputError(f"{path}: xlsx has no control characters, got {str(error)!r}. Write .parquet.") from error
+            raise InputError(f"{path}: xlsx has no control characters, got {str(error)!r}. Write .csv.") from error
 
     try:
         yield write
@@ -133,6 +109,5 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
 
 WRITERS = {
     **dict.fromkeys(("tsv", "csv", "jsonl"), _text_writer),
-    "parquet": _parquet_writer,
     "xlsx": _xlsx_writer,
 }

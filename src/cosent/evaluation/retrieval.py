@@ -28,7 +28,7 @@ NAMES = dict(zip(METRICS, ("Recall@1", "Recall@5", "Recall@10", "MRR@10", "nDCG@
 class Relevance:
     """Queries and the items of a pool that are relevant to each, at least one per query, each once."""
 
-    queries: np.ndarray  # int64 (queries,), the item that is each query
+    queries: np.ndarray  # int64 (queries,), the item that is each query; -1 for one outside the pool
     starts: np.ndarray  # int64 (queries + 1,): those of query q are `items[starts[q]:starts[q + 1]]`
     items: np.ndarray  # int64 (relevant in all,)
     gains: np.ndarray  # float64 (relevant in all,), greater than 0: how relevant each is
@@ -81,10 +81,11 @@ def tied_ranks(queries: np.ndarray, documents: np.ndarray, relevance: Relevance)
         if len(rows) < len(documents):
             products = products[:, first]
         for query, scores in enumerate(products, start):
-            scores[relevance.queries[query]] = np.nan
+            if relevance.queries[query] >= 0:
+                scores[relevance.queries[query]] = np.nan
             pairs = slice(*relevance.starts[query : query + 2])
-            own = scores[relevance.items[pairs], None]
-            above[pairs], tied[pairs] = np.sum(scores > own, axis=1), np.sum(scores == own, axis=1)
+            relevant = scores[relevance.items[pairs], None]
+            above[pairs], tied[pairs] = np.sum(scores > relevant, axis=1), np.sum(scores == relevant, axis=1)
     lost = tied == 0
     above[lost], tied[lost] = len(documents) - 1, 1
     return above, tied

@@ -181,8 +181,8 @@ def paired_interval(gap: float, resampled: np.ndarray, groups: float) -> tuple[f
     """
     if np.isnan(gap) or groups <= 1:
         return None
-    found = difference(np.array([gap]), resampled[:, None], groups)
-    return found.mean, found.low, found.high
+    change = difference(np.array([gap]), resampled[:, None], groups)
+    return change.mean, change.low, change.high
 
 
 def paired_means(values: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, float, float] | None:
@@ -233,9 +233,9 @@ def _correlations(scores: list[_Ties], labels: _Ties, counts: np.ndarray) -> np.
     """Spearman correlations `(resamples, runs)` when each row is drawn `counts` `(resamples, rows)` times."""
     of_labels, label_squares = labels.deviations(counts)
     weighted = counts * of_labels
-    found = np.empty((len(counts), len(scores)))
+    correlations = np.empty((len(counts), len(scores)))
     for run, groups in enumerate(scores):
         deviations, squares = groups.deviations(counts)
         with np.errstate(invalid="ignore"):  # 0 / 0 where all are equal
-            found[:, run] = np.einsum("ij,ij->i", deviations, weighted) / np.sqrt(squares * label_squares)
-    return found
+            correlations[:, run] = np.einsum("ij,ij->i", deviations, weighted) / np.sqrt(squares * label_squares)
+    return correlations

@@ -29,6 +29,8 @@ def write(folder: Path) -> Path:
     from cosent.comparing.results import read_results
 
     study = read_results(folder)
+    if not study.results:
+        raise InputError(f"{folder} holds no results of a study. Run `cosent study recipes/studies/NAME.yaml`.")
     if find_spec("matplotlib") is None:
         raise InputError("A report needs matplotlib. Install: pip install -e '.[report]'.")
     with writing(folder):

@@ -57,7 +57,7 @@ def main(args: StudyArguments) -> int:
 def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
     """Trains what the results of a study lack; returns the exit status."""
     from cosent.comparing.report import warnings
-    from cosent.comparing.results import name_of, points, read_study_folder
+    from cosent.comparing.results import name_of, points, read_results
     from cosent.comparing.runs import choose, expand, selected, settings_of
     from cosent.comparing.session import Session
 
@@ -84,14 +84,13 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
         existing_corpus(corpus, args.data_dir)
     with locked(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        stored = read_study_folder(folder)
+        stored = read_results(folder)
         session = Session(
             folder, definition, stored.results + stored.trials, args.data_dir, args.accelerate_config, args.parallel
         )
         try:
             failed = session.train(trials) if trials else set()
             tuned, waiting = choose(runs, tune, session.results) if tune else (runs, [])
-            session.take_over(tuned)
             failed |= session.train(tuned, [*waiting, *(run for run in every if run not in set(runs))])
         except KeyboardInterrupt:  # or SIGTERM
             print("stopped, with the active runs; the same command continues", file=sys.stderr)
@@ -100,7 +99,7 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
         print(f"failed; the same command tries again: {', '.join(sorted(failed))}", file=sys.stderr)
     if waiting:
         print(f"not run, since their grid is not complete: {', '.join(run.name for run in waiting)}", file=sys.stderr)
-    for warning in warnings(read_study_folder(folder)):
+    for warning in warnings(read_results(folder)):
         print(f"warning: {warning.replace('**', '')}", file=sys.stderr)
     print(f"intervals: cosent report {folder}", file=sys.stderr)
     return 1 if failed or waiting else 0
