@@ -10,7 +10,7 @@ from cosent.errors import InputError
 from cosent.flags import nearest
 
 RESEARCH, UNSTATED = "research use only", "nothing stated"  # terms
-OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels, whose range is that of the rows
+OWN_LABEL_KINDS = (*LABEL_KINDS, "scores")  # scores of a model: graded labels with the range of the rows
 
 
 @dataclass

@@ -150,7 +150,7 @@ def query_fields(files: list[RawFile]) -> tuple[bool, set[str]]:
 
 
 def label_range(kind: str, arguments) -> tuple[float, float]:
-    """The range of labels: fixed, or that of the flags; `LARGEST` where the rows decide."""
+    """The range of labels: fixed by the kind, or given by flags; `LARGEST` where the rows decide."""
     low, high = arguments.label_min, arguments.label_max
     if kind in RANGES:
         refuse_changed(arguments, ("label_min", "label_max"), "--label_kind graded")

@@ -68,7 +68,7 @@ def assign_splits(source, split: str, hashes: PairHashes, tally: Tally) -> np.nd
 
 
 def contradiction_error(split: str, files: list, count: int, conflicts, names: Sequence[str]) -> InputError:
-    """The error for contradictory pairs, with the lines of the first few; `names` are those of labels, if any."""
+    """The error for contradictory pairs, with the lines of the first few; `names` are the names of NLI classes."""
     listed = ""
     for _, rows in list(conflicts)[:SHOWN_CONFLICTS]:
         places = []

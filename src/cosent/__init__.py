@@ -10,35 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cosent.data.labels import Labels
-    from cosent.models.auto import load_model
-    from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.cross_encoder import CrossEncoder
-    from cosent.models.decision import decision_rules
-    from cosent.models.student import Student
-    from cosent.search.index import Index
-    from cosent.training.arguments import PairTrainingArguments, StudentTrainingArguments
-    from cosent.training.student import StudentTrainer
-    from cosent.training.trainer import PairTrainer
+    from cosent.data.labels import Labels as Labels
+    from cosent.models.auto import load_model as load_model
+    from cosent.models.bi_encoder import SentenceEncoder as SentenceEncoder
+    from cosent.models.cross_encoder import CrossEncoder as CrossEncoder
+    from cosent.models.decision import decision_rules as decision_rules
+    from cosent.models.student import Student as Student
+    from cosent.search.index import Index as Index
+    from cosent.training.arguments import PairTrainingArguments as PairTrainingArguments
+    from cosent.training.arguments import StudentTrainingArguments as StudentTrainingArguments
+    from cosent.training.student import StudentTrainer as StudentTrainer
+    from cosent.training.trainer import PairTrainer as PairTrainer
 
 __version__ = "0.1.0"
 
 if (Path(__file__).parents[2] / "data_scripts").is_dir():  # a clone; a wheel has it, and the recipes, in this folder
     __path__.append(str(Path(__file__).parents[2]))
-
-__all__ = [
-    "CrossEncoder",
-    "Index",
-    "Labels",
-    "PairTrainer",
-    "PairTrainingArguments",
-    "SentenceEncoder",
-    "Student",
-    "StudentTrainer",
-    "StudentTrainingArguments",
-    "decision_rules",
-    "load_model",
-]
 
 HOMES = {
     "CrossEncoder": "cosent.models.cross_encoder",
@@ -53,6 +40,9 @@ HOMES = {
     "decision_rules": "cosent.models.decision",
     "load_model": "cosent.models.auto",
 }
+
+
+__all__ = [*HOMES]
 
 
 def __getattr__(name: str):

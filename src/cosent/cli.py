@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import NoReturn, get_type_hints
 
 from cosent import __version__
 from cosent.compute.processes import PARENT_VARIABLE, end_with_parent
@@ -113,12 +113,13 @@ def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dic
         short = name.rpartition(".")[2]
         program = f"cosent {short}" if short in JOBS and name == module_of(short) else f"python -m {name}"
         help_flags = {"-h", "--help", "--help_all"}.intersection(map(with_underscores, sys.argv))
+        recipe = defaults({})["config"] if help_flags and defaults else None
         parser = Parser(
             *argument_classes,
             program=program,
             launches=shares_work,
             all_flags="--help_all" in help_flags,
-            defaults=recipe_defaults(argument_classes, defaults) if help_flags and defaults else {},
+            defaults=parser_of(*argument_classes).read_recipe(recipe) if recipe else {},
         )
         parser.description = module.__doc__
         values = parser.values(sys.argv[1:], defaults)
@@ -137,11 +138,6 @@ def run(job: Callable, shares_work: bool = False, defaults: Callable[[dict], dic
     if status:
         sys.exit(status)
     succeeded.append(name)
-
-
-def recipe_defaults(argument_classes: tuple[type, ...], defaults: Callable[[dict], dict]) -> dict[str, Any]:
-    """The values of the recipe that a job takes without --config."""
-    return parser_of(*argument_classes).read_recipe(defaults({})["config"])
 
 
 def configure_logging() -> None:

@@ -33,7 +33,7 @@ def once(log: Callable[[str], None], message: str) -> None:
 
 
 PARTIAL_NAME = re.compile(r"\.\w+-\d+-[0-9a-f]{8}\.(partial|replaced)\b")  # suffix of what is being written
-DAMAGE: tuple[type[Exception], ...] = (  # what Python and libraries raise for files that are not what they should be
+DAMAGE: tuple[type[Exception], ...] = (  # what Python and libraries raise for damaged files
     *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, NotImplementedError),
     *(RecursionError, MemoryError, SyntaxError, tokenize.TokenError, struct.error, UnpicklingError),
     *(zipfile.BadZipFile, zlib.error, SafetensorError),

@@ -78,17 +78,13 @@ class CorpusRecord:
         return cls(str(folder), sha256_of_file(folder / MANIFEST_NAME))
 
 
-def manifest_hashes(corpora: dict[str, CorpusRecord]) -> dict[str, str]:
-    return {name: corpus.manifest_sha256 for name, corpus in corpora.items()}
-
-
 @dataclass(frozen=True)
 class Proof:
     """A saved folder, loaded from disk, against the model in memory and the starting model.
 
     Args:
         reloaded: largest difference from the model in memory, relative to the largest value; 0 for the same bits.
-        moved: mean cosine distance of the vectors from those of the starting model, or mean absolute change of the
+        moved: mean cosine distance of the vectors from the starting model's, or mean absolute change of the
             scores of a cross-encoder; None where the starting model is not known.
         compared: how many vectors or scores.
         what: `vectors` or `scores`.
@@ -178,10 +174,6 @@ class RunRecord:
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
         values["prompts"] = tuple(values.get("prompts", ("", "")))
         return cls(**values)
-
-    @property
-    def terms_in_words(self) -> str:
-        return ", ".join(f"{corpus} ({terms})" for corpus, terms in self.terms.items())
 
     def save(self, folder: str | Path) -> None:
         """Writes `run.json` and seals the folder, after which the run counts as finished."""

@@ -161,7 +161,7 @@ def table_of_differences(compared: dict[tuple[str, str], Compared]) -> str:
 
 
 def picture_of(compared: dict[tuple[str, str], Compared]) -> str:
-    """SVG of the differences in Spearman; of many, those of the first method."""
+    """SVG of the differences in Spearman; if there are many, only differences from the first method."""
     lines = []
     for (corpus, metric), pairs in compared.items():
         for (a, b), (change, _) in pairs.items():

@@ -2,8 +2,8 @@
 
 Scores serve to compare two runs pair by pair. Rounding them would not do: cosines of an untrained encoder are so close
 that float16 leaves 21 values of 1,352 and moves their Spearman by 0.001. So the rank of every row is stored exactly, in
-two bytes, with at most `KNOTS` quantiles between which values are interpolated: rank statistics are those of the
-original scores to the last bit. Of the retrieval metrics of queries, the one that is compared is kept: Recall@10.
+two bytes, with at most `KNOTS` quantiles between which values are interpolated: rank statistics equal the original
+ones to the last bit. Of the retrieval metrics of queries, the one that is compared is kept: Recall@10.
 """
 
 import hashlib

@@ -178,7 +178,7 @@ def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[s
 
 
 def choose(runs: list[Run], tune: dict[str, list], results: list[Result]) -> tuple[list[Run], list[Run]]:
-    """Runs with the flags that were best on validation, and runs of which the grid is not complete."""
+    """Runs with the flags that were best on validation, and runs with an incomplete grid."""
     grid, tried = points(tune), Study("", [], {"tune": tune}, [result for result in results if result.point]).tried
     tuned, waiting = [], []
     for run in runs:

@@ -132,7 +132,7 @@ def result_of(run: Run, output: Path) -> Result:
 
 
 def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
-    """Corpora of a run that were prepared anew after a result; those that are not on this machine are not compared."""
+    """Corpora of a run that were prepared anew after a result; corpora missing on this machine are not compared."""
     hashes = {Path(corpus.folder).name: corpus.manifest_sha256 for corpus in result.corpora.values()}
     names = [*run.corpora, *(run.settings.get("eval_corpora") or [])]
     folders = {name: corpus_folder(name, data_dir) for name in names if Path(name).name in hashes}

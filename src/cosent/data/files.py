@@ -39,9 +39,9 @@ SENTENCE2_NAMES = (
     *(noun + number for noun in _NOUNS for number in "2二"),
 )
 LABEL_NAMES = ("gold_label", "label", "score", "similarity", "gold", "标签", "相似", "是否相似", "分数")
-SENTENCE, PAIR = (TEXT_NAMES,), (SENTENCE1_NAMES, SENTENCE2_NAMES)  # what is looked for in a table
+SENTENCE, PAIR = (TEXT_NAMES,), (SENTENCE1_NAMES, SENTENCE2_NAMES)  # usual names of the sentence columns
 
-TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row (None: blank) or what is wrong with it
+TableRecord = tuple[int, str, dict | RowError | None]  # line number, text, row (None: blank) or its fault
 
 
 @dataclass(kw_only=True)
@@ -107,7 +107,7 @@ class Table:
     """A file of rows, and the columns of its sentences.
 
     Args:
-        names: all columns; those of a file without a header have made-up names.
+        names: all columns; made up for a file without a header.
         sentences: the columns of sentences, which must be text.
         header: whether line 1 holds the names.
     """
@@ -275,7 +275,7 @@ def has_header(names: Sequence[str], roles: Sequence[tuple[str | None, Sequence[
 
 
 def has_order(fields: Sequence[str], count: int, keyed: bool) -> bool:
-    """Whether the first `count` columns are those of sentences: there are no others, but a label behind a pair."""
+    """Whether the first `count` columns hold the sentences: there are no others, or a pair is followed by a label."""
     if keyed:
         return len(fields) == count == 1
     labels = [number_of(field) is not None for field in fields]

@@ -52,7 +52,7 @@ def is_blank(text: str) -> bool:
 
 
 Line = tuple[int, str]
-# line number, text (not of Parquet), and the fields (None: blank) or what is wrong with them
+# line number, text (not of Parquet), and the fields (None: blank) or their fault
 Record = tuple[int, str, list | dict | RowError | None]
 
 
@@ -110,7 +110,7 @@ def read_records(
 
     Args:
         format: `txt` (a line is the only field), `tsv` (tabs), `csv`, `jsonl`, `parquet` or `xlsx`; of the last two,
-            line numbers are those of rows.
+            rows are counted in place of lines.
         columns: of `parquet`, those to read; default: all.
     """
     if options.sheet is not None and format != "xlsx":
@@ -190,7 +190,7 @@ def _json_row(text: str) -> dict | RowError:
 def _read_csv(lines: Iterator[Line]) -> Iterator[Record]:
     """Rows of CSV, separated as line 1 is: by commas, or else semicolons or tabs.
 
-    A quoted sentence may span several lines, of which the first is named; a stray quote makes each of them bad.
+    A quoted sentence may span several lines, and errors name its first; a stray quote makes all its lines bad.
     """
     head = list(islice(lines, 1))
     unquoted = re.sub(r'"[^"]*"', "", head[0][1]) if head else ""

@@ -1,6 +1,6 @@
 """Token ids of texts and pairs: each distinct text is tokenised once, and a long one no further than it is read.
 
-The ids are those of the tokenizer for whole texts. No number of characters holds enough tokens for certain: a run of
+The ids equal the tokenizer's own for whole texts. No number of characters holds enough tokens for certain: a run of
 spaces has none, a word of 10,000 characters may be a single unknown token. So a long text is tokenised up to a window,
 and as a whole if the window does not settle its tokens.
 """
@@ -24,7 +24,7 @@ NO_EXTRAS = {"return_attention_mask": False, "return_token_type_ids": False, "ve
 class Contents(NamedTuple):
     """The tokens of a text without special ones."""
 
-    ids: list[int]  # those that may be read
+    ids: list[int]  # up to the limit
     total: int  # of the whole text, or of the window that settled `ids`
 
 

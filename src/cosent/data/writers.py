@@ -17,7 +17,7 @@ Write = Callable[[list[dict]], None]
 
 
 def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
-    """Refuses an output file that could not be written, or would replace what is there."""
+    """Refuses an output file that cannot be written, or that exists without `overwrite`."""
     path, format = Path(path), known_format(path, "--output")
     if format not in WRITERS:
         raise InputError(f"--output {path}: Name a .tsv, .csv, .jsonl or .xlsx.")

@@ -4,9 +4,9 @@ Training fits a map on the validation split of every binary corpus: Platt's or a
 log loss cross-validated over `FOLDS` folds of the split (on the pairs it was fitted on, the isotonic map nearly always
 wins). `DecisionRule` keeps it next to the threshold. Reading and applying one needs no scikit-learn.
 
-A probability holds for pairs like those of that split, with its share of similar ones. It lies within `1 / (n + 2)` and
-`1 - 1 / (n + 2)` for a map fitted on n pairs: no number of pairs that agree proves certainty, and the log loss stays
-finite.
+A probability holds for pairs drawn like the split, with the same share of similar ones. It lies within `1 / (n + 2)`
+and `1 - 1 / (n + 2)` for a map fitted on n pairs: no number of pairs that agree proves certainty, and the log loss
+stays finite.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ class Calibration:
 
 
 def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> np.ndarray:
-    """Probabilities for pairs of which another share is similar: `p * a / (p * a + (1 - p) * b)`.
+    """Probabilities for pairs with another share of similar ones: `p * a / (p * a + (1 - p) * b)`.
 
     With `a = expected / fitted` and `b = (1 - expected) / (1 - fitted)`, shares of similar pairs. Exact if only these
     have changed, and not the scores of similar pairs or of the others.
@@ -168,10 +168,10 @@ def fit_platt(scores: np.ndarray, labels: np.ndarray, **described) -> Calibratio
 
 
 def fit_isotonic(scores: np.ndarray, labels: np.ndarray, **described) -> Calibration:
-    """The rising curve of least squares, which is that of the least log loss too (Brümmer and du Preez 2013).
+    """The rising curve of least squares, which also has the least log loss (Brümmer and du Preez 2013).
 
     One dissimilar pair with the highest score and one similar pair with the lowest are added: if the k highest scores
-    are all those of similar pairs, the curve ends at `k / (k + 1)` and not at certainty.
+    belong to similar pairs, the curve ends at `k / (k + 1)` and not at certainty.
     """
     from sklearn.isotonic import IsotonicRegression
 

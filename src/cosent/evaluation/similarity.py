@@ -37,7 +37,7 @@ def overlaps(sentences1: list[str], sentences2: list[str]) -> np.ndarray:
 
 
 def principal_directions(units: np.ndarray) -> np.ndarray:
-    """Orthonormal columns `(width, width)`, that of the greatest variance of vectors `(sentences, width)` first."""
+    """Principal axes of vectors `(sentences, width)` as orthonormal columns `(width, width)`, by falling variance."""
     return np.linalg.svd(np.cov(units.T))[0]
 
 

@@ -24,7 +24,7 @@ from cosent.encoders import local
 from cosent.flags import as_words
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decision import write_rules
-from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, manifest_hashes, terms_of
+from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, terms_of
 from cosent.seal import sha256_of_file
 from cosent.training.arguments import RunArguments
 from cosent.training.card import write_card
@@ -89,7 +89,7 @@ def run_training(
     )
     files = {file: sha256_of_file(file) for file in [*(run_recipe["text"] or []), *code]}
     start_sha256 = weight_hashes(run_recipe["model_name_or_path"])
-    settings = run_settings(*arguments, data=manifest_hashes(records) | files)
+    settings = run_settings(*arguments, data={name: corpus.manifest_sha256 for name, corpus in records.items()} | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
     proof = FolderProof(model, sample_pairs(evaluated))
     claim_output_folder(args.output_dir, start.checkpoint, settings)
@@ -149,7 +149,8 @@ def run_training(
     loss = f" with {' '.join(as_words({'loss': run_recipe['loss']}))}" if "loss" in run_recipe else ""
     print(f"model in {args.output_dir}: {moment} ({record.train_seconds:.0f} s of training{loss})")
     if record.terms:
-        print(f"terms of the data behind it: {record.terms_in_words}")
+        terms_in_words = ", ".join(f"{corpus} ({words})" for corpus, words in record.terms.items())
+        print(f"terms of the data behind it: {terms_in_words}")
     print(next_step(record, str(args.output_dir), evaluated[0]))
 
 
