@@ -229,6 +229,7 @@ def launched(tiny_model, tmp_path):
 
 
 @pytest.mark.distributed
+@pytest.mark.matrix
 def test_a_job_starts_its_own_processes(launched, tmp_path, command, quiet_afterwards):
     """Fails if --launch starts another job or other processes than asked for, each does all of the work, or a launch
     leaves a folder behind."""
