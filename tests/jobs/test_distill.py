@@ -65,9 +65,10 @@ def teacher(tmp_path_factory) -> Path:
     return folder
 
 
-def run_distill(model: Path, corpus: Path, folder: Path, *flags: str) -> Path:
+def run_distill(model: Path, corpus: Path | None, folder: Path, *flags: str) -> Path:
     arguments = [
-        *("--model_name_or_path", str(model), "--corpus", str(corpus), "--output_dir", str(folder)),
+        *("--model_name_or_path", str(model), "--output_dir", str(folder)),
+        *([] if corpus is None else ["--corpus", str(corpus)]),
         *("--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size", "6"),
         *("--learning_rate", "3e-3", "--num_train_epochs", "1", "--logging_steps", "1"),
         *flags,
@@ -91,6 +92,20 @@ def taught(tiny_student, corpus, teacher, tmp_path_factory) -> Path:
     """The folder of a student after six epochs with the teacher."""
     flags = ("--teacher", str(teacher), "--num_train_epochs", "6", *TO_THE_END)
     return run_distill(tiny_student, corpus, tmp_path_factory.mktemp("taught") / "run", *flags)
+
+
+def test_a_teacher_and_lines_are_enough(distill, corpus, teacher, tmp_path, capsys):
+    """Fails if a teacher of one's own needs labels or synonyms to teach its cosines, or if they are not learnt."""
+    text = tmp_path / "lines.txt"
+    text.write_text("\n".join(SENTENCES + SENTENCES[::-1] + SENTENCES[::3]), encoding="utf-8")
+    recipe = ("--config", "student/taught_by_public")
+    folder = distill(None, *recipe, "--teacher", str(teacher), "--text", str(text), "--num_train_epochs", "40")
+    assert "not measured" in capsys.readouterr().out
+    models = [SentenceEncoder.from_pretrained(str(model)) for model in (teacher, folder)]
+    first, second = zip(*((a, b) for a in SENTENCES for b in SENTENCES if a < b), strict=True)
+    assert spearmanr(*(model.similarity([*first], [*second]) for model in models))[0] > 0.8
+    with pytest.raises(InputError, match="--generation false"):
+        distill(None, "--teacher", str(teacher), "--text", str(text))
 
 
 @pytest.mark.slow

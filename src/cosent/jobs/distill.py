@@ -1,6 +1,7 @@
-"""Train a RoFormer-Sim student: only on synonyms (stage 1), or on synonyms and a teacher (stage 2).
+"""Train a student: a small encoder of a teacher's similarities, or a RoFormer-Sim that writes synonyms too.
 
-cosent distill --corpus lcqmc --student_layers 2 --output_dir runs/stage1
+cosent distill --teacher intfloat/multilingual-e5-large --text questions.txt         a small encoder, without labels
+cosent distill --corpus lcqmc --student_layers 2 --output_dir runs/stage1            RoFormer-Sim, stage 1: synonyms
 cosent distill --corpus lcqmc --teacher runs/teacher --model_name_or_path runs/stage1 --output_dir runs/student
 """
 
@@ -53,6 +54,9 @@ class DistillArguments:
 
 def defaults(given: dict[str, Any]) -> dict[str, Any]:
     """Recipe and folder of a run that names none, by its stage."""
+    if "teacher" in given and "corpus" not in given:
+        run = defaults_of_run(given, "student/taught_by_public", "a student of --teacher without labels")
+        return {"output_dir": "runs/taught"} | run
     if "teacher" in given:
         return defaults_of_run(given, "student/distill", "a student of --teacher")
     return defaults_of_run(given, "student/stage1", "a student without --teacher")
@@ -68,11 +72,14 @@ def main(
     with begin(args) as start:
         if start is None:
             return
-        if not data_args.corpus:
-            raise InputError("--corpus is missing: name prepared corpora with similar pairs.")
+        if not data_args.corpus and (model_args.generation or not (distill_args.teacher and data_args.text)):
+            raise InputError(
+                "--corpus is missing: name prepared corpora with similar pairs, or learn from --teacher on --text with "
+                "--generation false."
+            )
         corpora = load_corpora(data_args, adjacent_lines, args.seed)
         set_seed(args.seed)
-        student = build_student(model_args, corpora.max_length("bi_encoder"), args.seed)
+        student = build_student(model_args, corpora.max_length("bi_encoder") if corpora.by_name else None, args.seed)
         if model_args.max_length is None:
             make_room(student, prompt_args)
         trainer = StudentTrainer(
@@ -92,7 +99,7 @@ def main(
         run_training(start, trainer, corpora, arguments, synonyms=trainer.synonyms)
 
 
-def build_student(args: StudentArguments, max_length: int, seed: int) -> SentenceEncoder:
+def build_student(args: StudentArguments, max_length: int | None, seed: int) -> SentenceEncoder:
     """The student to train."""
     kind = Student if args.generation else SentenceEncoder
     max_length = max_length if args.max_length is None else args.max_length

@@ -91,7 +91,7 @@ def run_training(
     start_sha256 = weight_hashes(run_recipe["model_name_or_path"])
     settings = run_settings(*arguments, data={name: corpus.manifest_sha256 for name, corpus in records.items()} | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
-    proof = FolderProof(model, sample_pairs(evaluated))
+    proof = FolderProof(model, sample_pairs(evaluated, corpora.text))
     claim_output_folder(args.output_dir, start.checkpoint, settings)
 
     def at_start() -> Evaluation:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import nn
 
 from cosent.compute.distributed import decided_by_main, rank
@@ -120,10 +121,10 @@ def rounding(model: nn.Module) -> float:
     return MERGED_ON_GPU if torch.accelerator.is_available() else MERGED
 
 
-def sample_pairs(corpora: list[Corpus]) -> list[tuple[str, str]]:
-    """The first pairs of a validation split, else of any other split, without empty sentences."""
+def sample_pairs(corpora: list[Corpus], text: Dataset | None) -> list[tuple[str, str]]:
+    """The first pairs of a validation split, else of any other split, else of the text, without empty sentences."""
     splits = [c.splits[name] for name in ("validation", "test", "train") for c in corpora if name in c.splits]
-    rows = splits[0][: 4 * PROVEN_TEXTS]
+    rows = (splits or [text])[0][: 4 * PROVEN_TEXTS]
     pairs = zip(rows["sentence1"], rows["sentence2"], strict=True)
     return [pair for pair in pairs if not any(map(is_blank, pair))][:PROVEN_TEXTS]
 

@@ -241,7 +241,7 @@ class StudentTrainer(GlobalBatchTrainer):
                 pairs, positive = pairs.select(np.flatnonzero(positive)), positive[positive]
             parts.append(pairs)
             flags.append(positive)
-        if not any(flag.any() for flag in flags):
+        if self.generation and not any(flag.any() for flag in flags):
             raise InputError(f"{', '.join(rows)}: no pair is labelled as synonyms, from which a student learns.")
         return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)
 

@@ -216,6 +216,8 @@ def warn_of_fall(trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation
 
 def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     """Lines of the metrics before and after training, the floors and the ceiling of Spearman, and the warnings."""
+    if not record.after:
+        return ["not measured: name --eval_corpora with labels, e.g. lcqmc"]
     columns = [OVERLAP, SIMILAR, *([TEACHER] if record.recipe.get("teacher") else [])]
     head = f"{'Spearman':<24}{'before':>8}{'after':>8}{''.join(f'{name:>9}' for name in columns)}{'at most':>9}"
     note = "(overlap: characters in common; similar: the shipped model; at most: given ties of labels)"
