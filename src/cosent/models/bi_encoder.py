@@ -92,7 +92,18 @@ class SentenceEncoder(TextModel):
             pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, cls.default_pooling)
             check_architecture(model.base_model, tokenizer, pool.mode)
             encoder = cls(model, tokenizer, pool, after_pooling)
-            encoder.keep_settings(path, max_length, unused)
+            encoder.prompts, encoder.kept_settings = read_prompts(path), KeptSettings.read(path, unused)
+            encoder.kept_settings.apply(tokenizer)
+            if max_length is not None:
+                encoder.max_length = max_length
+        similarity = encoder.kept_settings.settings.get("similarity_fn_name") or "cosine"
+        is_unit = len(after_pooling) > 0 and isinstance(after_pooling[-1], Normalize)
+        if similarity != "cosine" and not (is_unit and similarity == "dot"):
+            once(
+                logger.warning,
+                f"{path} asks sentence-transformers for {similarity} similarity, and the saved folder will too; here "
+                f"all scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}.",
+            )
         return encoder.to(device=device)
 
     @classmethod
@@ -122,21 +133,6 @@ class SentenceEncoder(TextModel):
         weight = torch.from_numpy(np.ascontiguousarray(directions[:dim], np.float32))
         modules.insert(end, projection(weight).to(self.device))
         self.after_pooling = nn.Sequential(*modules)
-
-    def keep_settings(self, path: str, max_length: int | None, unused: dict[str, torch.Tensor]) -> None:
-        """Applies a folder's settings, and stores them with its `unused` weights, to be saved again."""
-        self.prompts, self.kept_settings = read_prompts(path), KeptSettings.read(path, unused)
-        self.kept_settings.apply(self.tokenizer)
-        if max_length is not None:
-            self.max_length = max_length
-        similarity = self.kept_settings.settings.get("similarity_fn_name") or "cosine"
-        unit = len(self.after_pooling) > 0 and isinstance(self.after_pooling[-1], Normalize)
-        if similarity != "cosine" and not (unit and similarity == "dot"):
-            once(
-                logger.warning,
-                f"{path} asks sentence-transformers for {similarity} similarity, and the saved folder will too; here "
-                f"all scores are cosines. For cosines there, remove similarity_fn_name from its {SETTINGS}.",
-            )
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes a folder that sentence-transformers loads; `state_dict` holds weights gathered from shards."""
@@ -206,16 +202,16 @@ class SentenceEncoder(TextModel):
 
     def encode_query(self, sentences: str | list[str], **options: Any) -> Any:
         """`encode` with the query prompt (`Prompts.for_search`); options as in `encode`."""
-        return self.encode(sentences, **self.own_prompt(options, 0))
+        return self.encode(sentences, **self.with_prompt(options, 0))
 
     def encode_document(self, sentences: str | list[str], **options: Any) -> Any:
         """`encode` with the document prompt."""
-        return self.encode(sentences, **self.own_prompt(options, 1))
+        return self.encode(sentences, **self.with_prompt(options, 1))
 
-    def own_prompt(self, options: dict[str, Any], side: int) -> dict[str, Any]:
-        """Options of `encode` with the default prompt of queries or documents, unless they name another prompt."""
-        named = options.get("prompt") is not None or options.get("prompt_name") is not None
-        return options if named else options | {"prompt": self.prompts.for_search()[side]}
+    def with_prompt(self, options: dict[str, Any], side: int) -> dict[str, Any]:
+        """Adds the default prompt of queries or documents to options of `encode` that name no prompt."""
+        has_prompt = options.get("prompt") is not None or options.get("prompt_name") is not None
+        return options if has_prompt else options | {"prompt": self.prompts.for_search()[side]}
 
     def pair_scores(
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
