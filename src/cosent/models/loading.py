@@ -75,6 +75,8 @@ def known_reason(model: str, error: str) -> str | None:
         return f"The tokenizer of {model} needs its own code, which is never run. Add a tokenizer.json."
     if "instantiate the backend tokenizer" in error:
         return f"{model}/tokenizer.json, or another vocabulary, is missing. Copy the whole folder."
+    if "ignore_mismatched_sizes" in error:
+        return f"The weights of {model} have other sizes than its config.json says. Copy both again."
     if Path(model, "adapter_config.json").exists():
         parent = Path(model).resolve().parent
         merged = Path(parent, "config.json").exists()
