@@ -216,17 +216,13 @@ def test_a_cross_encoder_teaches_through_its_scores(distill, corpus, tiny_model,
 
 
 def test_a_student_of_synonyms_resumes_within_an_epoch(distill, corpus):
-    """Fails if the noise on its sources follows what a worker has read ahead, not the pair and the epoch, or the next
-    line of the log is the mean of fewer batches."""
+    """Fails if the noise on its sources follows what a worker has read ahead, not the pair and the epoch."""
     flags = ("--num_train_epochs", "2", "--per_device_train_batch_size", "4", *WITHIN_EPOCHS, *WORKER)
-    flags += ("--logging_steps", "4")
     flags += ("--eval_strategy", "no", "--load_best_model_at_end", "false", "--skip_test", "true")
     whole = distill(corpus, *flags, output="whole")
     resumed = distill(corpus, *flags, "--resume_from_checkpoint", str(whole / "checkpoint-6"), output="resumed")
     ends = [(folder / "checkpoint-8/model.safetensors").read_bytes() for folder in (whole, resumed)]
     assert ends[0] == ends[1] != (whole / "checkpoint-6/model.safetensors").read_bytes()
-    for name in ("train_loss", "similarity_loss", "generation_loss"):
-        assert history(whole, name) == history(resumed, name) != []
 
 
 @pytest.mark.slow

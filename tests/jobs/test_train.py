@@ -164,9 +164,9 @@ def test_seeds_decide_the_weights(train, made_up):
     ("tower", "loss"), [("bi_encoder", "sbert"), pytest.param("cross_encoder", "ce", marks=pytest.mark.slow)]
 )
 def test_resuming_continues_where_it_stopped(train, made_up, tower, loss):
-    """Fails if a run resumed within an epoch, head included, ends elsewhere than one that was never interrupted, logs
-    other losses, or mixes recipes."""
-    flags = ("--loss", loss, "--tower", tower, *WITHIN_EPOCHS, "--logging_steps", "4")
+    """Fails if a run resumed within an epoch, head included, ends elsewhere than one that was never interrupted, or
+    mixes recipes."""
+    flags = ("--loss", loss, "--tower", tower, *WITHIN_EPOCHS)
     flags += WORKER if tower == "bi_encoder" else ()
     whole = train(made_up, *flags, output="whole")
     resume = ("--resume_from_checkpoint", str(whole / "checkpoint-6"))
@@ -174,8 +174,6 @@ def test_resuming_continues_where_it_stopped(train, made_up, tower, loss):
     weights = sorted(path.relative_to(whole) for path in (whole / "checkpoint-8").rglob("*.safetensors"))
     assert len(weights) == (2 if tower == "bi_encoder" else 1)
     assert all((whole / name).read_bytes() == (resumed / name).read_bytes() for name in weights)
-    for name, values in (("loss", 2), ("train_loss", 1)):
-        assert len(history(whole, name)) == values and history(whole, name) == history(resumed, name)
     with pytest.raises(InputError, match=f"loss {loss}, not cosent"):
         train(made_up, "--tower", tower, *resume, output="other")
 

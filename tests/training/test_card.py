@@ -92,26 +92,23 @@ def test_the_card_of_a_run(kind, request, monkeypatch):
     assert printed[1 if kind == "bi" else 0] == pytest.approx(ours, abs=2e-4)
 
 
-def test_terms_travel_with_the_weights(train, made_up, pairs, make_corpus, job, tmp_path):
-    """Fails if a model made of others' corpora hides what their publishers allow, at the second hand or the third, or
-    a card of one's own pairs claims terms, or a licence."""
+def test_terms_travel_with_the_weights(train, bi_run, made_up, pairs, make_corpus, job, tmp_path):
+    """Fails if a model made of others' corpora hides what their publishers allow, also at second hand, or a card of
+    one's own pairs claims terms, or a licence."""
     prepared = make_corpus({"train": pairs}, name="bought")
     manifest = Manifest.load(prepared)
     manifest.terms = "research use only"
     manifest.save(prepared)
-    flags = ("--max_steps", "1", "--eval_corpora", str(made_up))
-    first = train(prepared, *flags, output="first")
-    train(made_up, *flags, "--model_name_or_path", str(first), output="second")
-    job("cosent.jobs.calibrate", "--model", tmp_path / "second", "--corpus", made_up, "--output", tmp_path / "third")
-    for name in ("second", "third"):
+    first = train(prepared, "--max_steps", "1", "--eval_corpora", str(made_up), output="first")
+    job("cosent.jobs.calibrate", "--model", first, "--corpus", made_up, "--output", tmp_path / "second")
+    for name in ("first", "second"):
         card = ModelCard.load(tmp_path / name / CARD_NAME)
         assert read_record(tmp_path / name).terms == {"bought": "research use only"}
         assert card.data.license == "other" and "bought (research use only)" in card.text
     (checkpoint := first / "checkpoint-1").mkdir(exist_ok=True)  # of a run whose record is above it
     assert terms_of([str(checkpoint)]) == {"bought": "research use only"} and trained_on_pairs(lineage(str(checkpoint)))
-    own = train(made_up, *flags, output="own")
-    assert ModelCard.load(own / CARD_NAME).data.license is None
-    assert "not known here: those of made" in (own / CARD_NAME).read_text(encoding="utf-8")
+    assert ModelCard.load(bi_run.folder / CARD_NAME).data.license is None
+    assert "not known here: those of made" in (bi_run.folder / CARD_NAME).read_text(encoding="utf-8")
 
 
 def test_terms_and_base_models_of_shipped_models():

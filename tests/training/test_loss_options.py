@@ -1,6 +1,8 @@
 """Losses and their options on their way from flags to the weights."""
 
+import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
@@ -20,50 +22,22 @@ def on_logits(logits, labels, progress, weight=1.0):
     seen.append(progress)
     return weight * logits[:, 1].sub(labels).square().mean()
 
-def in_batch(embeddings, labels, groups):
-    return (embeddings[:, 0] - embeddings[:, 1]).square().mean() + 0 * groups.sum()
-
 seen = []
 """
-
-
-@pytest.mark.parametrize(
-    ("tower", "loss"), [("bi_encoder", "sbert"), pytest.param("cross_encoder", "ce", marks=pytest.mark.slow)]
-)
-def test_labels_are_smoothed(train, made_up, tower, loss):
-    """Fails if the flag of transformers is read and does nothing, or its own smoother meets a model without config."""
-    flags = ("--tower", tower, "--loss", loss, "--max_steps", "2")
-    plain = train(made_up, *flags, output="plain")
-    smooth = train(made_up, *flags, "--label_smoothing_factor", "0.3", output="smooth")
-    assert history(plain, "loss") != history(smooth, "loss")
-    assert read_record(smooth).recipe["label_smoothing_factor"] == 0.3
 
 
 def test_a_loss_of_ones_own_trains_as_ours_do(train, made_up, tiny_model):
     """Fails if a function from a file does not see the whole of a cached batch, its parameter is lost, or the record
     does not say which code has run."""
     flags = ("--loss", OWN, *SGD, "--num_train_epochs", "1")
-    parts = ("--per_device_train_batch_size", "4", "--cached_batch_size", "16")
     whole = train(made_up, *flags, "--per_device_train_batch_size", "16", output="whole")
-    cached = train(made_up, *flags, *parts, output="cached")
-    padded = train(made_up, *flags, *parts, "--packing", "false", output="padded")
-    assert apart(whole, cached, tiny_model) < 1e-4 and apart(whole, padded, tiny_model) < 1e-3
-    half = train(made_up, *flags, *parts, "--loss_args", "weight=0.5", output="half")
-    assert history(half, "loss")[0] == pytest.approx(history(whole, "loss")[0] / 2, rel=1e-3)
-    record, file = read_record(half), OWN.rpartition(":")[0]
+    flags += ("--per_device_train_batch_size", "4", "--cached_batch_size", "16")
+    cached = train(made_up, *flags, "--loss_args", "weight=0.5", "--learning_rate", "0.02", output="cached")
+    assert apart(whole, cached, tiny_model) < 1e-4
+    assert history(cached, "loss")[0] == pytest.approx(history(whole, "loss")[0] / 2, rel=1e-3)
+    record, file = read_record(cached), OWN.rpartition(":")[0]
     assert (record.recipe["loss"], record.recipe["loss_args"]) == (OWN, ["weight=0.5"])
     assert record.files == {file: sha256_of_file(file)}
-
-
-def test_a_changed_file_is_another_run(train, made_up, tmp_path):
-    """Fails if a run is resumed with another loss than it was started with."""
-    file = tmp_path / "mine.py"
-    file.write_text(MINE)
-    flags = ("--loss", f"{file}:in_batch", "--eval_strategy", "no")
-    folder = train(made_up, *flags, "--max_steps", "5", "--save_strategy", "steps", "--save_steps", "2")
-    file.write_text(MINE.replace("0 * groups", "1 * groups"))
-    with pytest.raises(InputError, match=r"data of mine\.py \w{12}, not \w{12}"):
-        train(made_up, *flags, "--max_steps", "5", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
 
 
 @pytest.mark.parametrize("tower", ["bi_encoder", pytest.param("cross_encoder", marks=pytest.mark.slow)])
@@ -79,7 +53,8 @@ def test_logits_and_progress_reach_a_loss_of_ones_own(train, made_up, tmp_path, 
 
 
 def test_a_loss_for_each_corpus(train, made_up, make_corpus, pairs, tiny_model, tmp_path):
-    """Fails if the command trains a corpus with the loss of another, or card and record do not say which it had."""
+    """Fails if Python and the command train other weights, a corpus is trained with the loss of another, or card and
+    record do not say which it had."""
     corpora = load_corpus(str(made_up)), load_corpus(str(make_corpus({"train": pairs[:32]}, name="faq")))
     words = ["made_up=cosine_floor", "faq=infonce"]
     flags = ("--num_train_epochs", "1", "--skip_test", "true", "--loss_args", "floor=0.5")
@@ -102,13 +77,16 @@ def test_a_loss_for_each_corpus(train, made_up, make_corpus, pairs, tiny_model, 
     trainer.train()
     trainer.save_model()
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "python/model.safetensors").read_bytes()
+    texts = corpora[0].split("train")["sentence1"][:8]
+    served = SentenceTransformer(str(tmp_path / "python"), device="cpu")
+    np.testing.assert_allclose(served.encode(texts), trainer.encoder.encode(texts), atol=1e-5)
     assert read_record(folder).recipe["loss"] == words
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "with the losses `cosine_floor` and `infonce`" in card and "- loss:infonce\n" in card
 
 
 def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):
-    """Fails if a callable is no loss of `PairTrainer`, or its parameters cannot be set."""
+    """Fails if a callable is no loss of `PairTrainer`, its parameters cannot be set, or labels are not smoothed."""
     corpus, seen = load_corpus(str(made_up)), []
 
     def squared(scores, labels, weight: float = 1.0):
@@ -122,3 +100,7 @@ def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):
     assert seen == [3.0, 3.0]
     with pytest.raises(InputError, match="heavy .*weight"):
         PairTrainer(str(tiny_model), args, loss=squared, loss_args={"heavy": 1.0}, **options)
+    args.label_smoothing_factor = 0.3
+    trainer = PairTrainer(str(tiny_model), args, loss="sbert", **options)
+    assert trainer.objectives["pairs"].loss.keywords == {"label_smoothing_factor": 0.3}
+    assert trainer.label_smoother is None, "that of transformers meets a model without config"

@@ -1,7 +1,6 @@
 """The saved folder against the model in memory and the start."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ from cosent.errors import InputError
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.training.proof import PROVEN_TEXTS
+from cosent.training.proof import PROVEN_TEXTS, FolderProof
+from tests.conftest import SENTENCES
 
 
 def test_the_folder_is_the_model_in_memory(bi_run, cross_run, lora_run, tiny_model, pairs):
@@ -30,59 +30,52 @@ def test_the_folder_is_the_model_in_memory(bi_run, cross_run, lora_run, tiny_mod
     assert moved == pytest.approx(np.abs(end - start).mean(), rel=1e-3) and moved > 1e-3
 
 
-def drop(name):
-    """A saver that loses a weight."""
-
-    def save(model, original, folder, state_dict):
-        original(model, folder, state_dict)
-        file = folder / "model.safetensors"
-        weights = load_file(file)
-        lost = [key for key in weights if key.endswith(name)]
-        assert lost
-        save_file({key: value for key, value in weights.items() if key not in lost}, file, {"format": "pt"})
-
-    return save
+def without_a_weight(encoder, folder):
+    encoder.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    (lost,) = [name for name in weights if name.endswith("layer.1.output.dense.weight")]
+    save_file({name: weight for name, weight in weights.items() if name != lost}, folder / "model.safetensors")
 
 
-def other_length(model, original, folder, state_dict):
-    original(model, folder, state_dict)
-    kept = {"tokenizer_config.json": "model_max_length", "sentence_bert_config.json": "max_seq_length"}
-    for name, key in kept.items():
+def of_another_length(encoder, folder):
+    encoder.save_pretrained(folder)
+    for name, key in {
+        "tokenizer_config.json": "model_max_length",
+        "sentence_bert_config.json": "max_seq_length",
+    }.items():
         settings = json.loads((folder / name).read_text())
         assert settings[key] > 4
         (folder / name).write_text(json.dumps(settings | {key: 4}))
 
 
-def half(model, original, folder, state_dict):
-    original(model, folder, {key: value.half().float() for key, value in state_dict.items()})
+def rounded(encoder, folder):
+    encoder.save_pretrained(folder, {name: weight.half().float() for name, weight in encoder.state_dict().items()})
 
 
-@pytest.mark.parametrize(
-    ("tower", "broken", "flags"),
-    [
-        ("bi_encoder", drop("layer.1.output.dense.weight"), ()),
-        ("bi_encoder", other_length, ()),
-        ("bi_encoder", half, ()),
-        ("cross_encoder", drop("classifier.weight"), ("--use_peft", "true")),
-    ],
-)
-def test_a_saver_that_loses_something_fails_the_run(train, made_up, monkeypatch, tmp_path, tower, broken, flags):
-    """Fails if a run ends well with a folder that is not the model that was trained."""
-    model = SentenceEncoder if tower == "bi_encoder" else CrossEncoder
-    original = model.save_pretrained
-
-    def save(self, folder, state_dict=None):
-        return broken(self, original, folder, self.state_dict() if state_dict is None else state_dict)
-
-    monkeypatch.setattr(model, "save_pretrained", save)
+@pytest.mark.parametrize("save", [without_a_weight, of_another_length, rounded])
+def test_a_folder_that_is_not_the_model_is_refused(tiny_model, tmp_path, caplog, save):
+    """Fails if a folder that lost something counts as the trained model, or an unchanged model is not reported."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=32)
+    proof = FolderProof(encoder, list(zip(SENTENCES, SENTENCES[::-1], strict=True)))
+    proof.begin()
+    encoder.save_pretrained(tmp_path / "whole")
+    assert proof.check(tmp_path / "whole").reloaded == 0 and "The model has not moved" in caplog.text
+    (tmp_path / "broken").mkdir()
+    save(encoder, tmp_path / "broken")
     with pytest.raises(InputError, match="does not match|lacks 1 weights"):
-        train(made_up, "--tower", tower, "--load_best_model_at_end", "false", "--num_train_epochs", "1", *flags)
+        proof.check(tmp_path / "broken")
+
+
+def test_a_run_with_such_a_folder_is_not_finished(train, made_up, monkeypatch, tmp_path):
+    """Fails if a run ends well with a folder that is not the model that was trained."""
+    original = CrossEncoder.save_pretrained
+
+    def save(model, folder, state_dict=None):
+        original(model, folder, {name: 2 * weight for name, weight in (state_dict or model.state_dict()).items()})
+
+    monkeypatch.setattr(CrossEncoder, "save_pretrained", save)
+    flags = ("--use_peft", "true", "--load_best_model_at_end", "false", "--max_steps", "1")
+    with pytest.raises(InputError, match="does not match"):
+        train(made_up, "--tower", "cross_encoder", *flags)
     assert not (tmp_path / "run" / "run.json").exists(), "it counts as finished"
     assert (tmp_path / "run" / "UNFINISHED").exists()
-
-
-def test_a_model_that_stays_where_it_was(train, made_up, caplog):
-    """Fails if a run that changed nothing ends without a word."""
-    with caplog.at_level(logging.WARNING):
-        train(made_up, "--learning_rate", "0")
-    assert "The model has not moved" in caplog.text

@@ -29,7 +29,6 @@ COMMON += ("--optim", "sgd", "--learning_rate", "0.003", "--max_grad_norm", "100
 CROSS = ("--tower", "cross_encoder", "--scale", "20", "--learning_rate", "2")  # a fresh head has small gradients
 CASES = {  # name -> flags of two processes; of one process with the same global batch
     "bi_encoder": ((8,), (16,)),
-    "accumulated": ((8, "--gradient_accumulation_steps", "2"), (16, "--gradient_accumulation_steps", "2")),
     "cached": (
         (4, "--cached_batch_size", "16", "--gradient_accumulation_steps", "2", "--loss", "sbert"),
         (16, "--gradient_accumulation_steps", "2", "--loss", "sbert"),
@@ -39,13 +38,11 @@ CASES = {  # name -> flags of two processes; of one process with the same global
 }
 OWN = f"{ROOT}/examples/own_loss.py:correlation_loss"
 DDP_CASES = {
-    "in_batch": ((8, "--loss", "cosent_in_batch"), (16, "--loss", "cosent_in_batch")),
     "cached_infonce": ((4, "--loss", "cosent_infonce", "--cached_batch_size", "16"), (16, "--loss", "cosent_infonce")),
-    "head": ((8, "--loss", "sbert", "--pooling", "linear_cls"), (16, "--loss", "sbert", "--pooling", "linear_cls")),
     "own_loss": ((4, "--loss", OWN, "--cached_batch_size", "16"), (16, "--loss", OWN)),
 }
 STRATEGIES = {"ddp": CASES | DDP_CASES, "fsdp": CASES, "deepspeed_zero2": CASES}
-EXACT = ("bi_encoder", "accumulated", "cached")
+EXACT = ("bi_encoder", "cached")
 BEST = ("--load_best_model_at_end", "true", "--num_train_epochs", "3")
 STUDENT = ("--corruption_share", "0")
 DROPOUT = ("--dropout", "0.1", "--optim", "adamw_torch", "--save_strategy", "steps", "--save_steps", "3")

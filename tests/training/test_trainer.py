@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel
+from huggingface_hub import HfApi
 from peft import LoraConfig
-from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
@@ -56,29 +56,10 @@ def arguments(folder, **changes) -> PairTrainingArguments:
     return PairTrainingArguments(output_dir=str(folder), **SHORT | changes)
 
 
-def test_python_and_the_command_train_the_same_weights(train, made_up, rows, encoder, tmp_path):
-    """Fails if a run from Python is another experiment than the one of the command line."""
-    folder = train(made_up, "--num_train_epochs", "2")
-    trainer = PairTrainer(
-        encoder,
-        arguments(tmp_path / "python", num_train_epochs=2),
-        train_dataset=rows["train"],
-        eval_dataset=rows["validation"],
-    )
-    trainer.train()
-    trainer.save_model()
-    assert (tmp_path / "python/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    texts = rows["train"]["sentence1"][:8]
-    served = SentenceTransformer(str(tmp_path / "python"), device="cpu")
-    np.testing.assert_allclose(served.encode(texts), encoder.encode(texts), atol=1e-5)
-
-
 # Layout of a public encoder: function, pooling, prompt of its folder.
 PUBLIC = {
     "bge-small-zh": (published.bge_zh, "cls", ""),
     "e5-small": (published.e5_small, "mean", "query: "),
-    "MiniLM-L12": (published.minilm, "mean", ""),
-    "gte": (published.gte, "cls", ""),
     "plain BERT": (published.bert, "mean", ""),
 }
 
@@ -90,24 +71,13 @@ def test_a_public_encoder_is_trained_as_its_folder_says(name, rows, tmp_path, ca
     caplog.set_level("INFO")
     make, pooling, prompt = PUBLIC[name]
     folder = make(tmp_path / "published")
-    for adapter, rate in ((None, 5e-5), (LoraConfig(r=2, target_modules=["query"]), 2e-4)):
-        trainer = PairTrainer(
-            folder, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"], peft_config=adapter
-        )
-        assert trainer.args.learning_rate == rate and f"--learning_rate {rate:g}: the default" in caplog.text
-        assert (trainer.encoder.pooling.mode, trainer.prefixes) == (pooling, (prompt, prompt))
+    trainer = PairTrainer(folder, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"])
+    assert trainer.args.learning_rate == 5e-5
+    assert (trainer.encoder.pooling.mode, trainer.prefixes) == (pooling, (prompt, prompt))
     SentenceEncoder.from_pretrained(folder, pooling=pooling)
     assert "replaces the pooling" not in caplog.text
     SentenceEncoder.from_pretrained(folder, pooling="lasttoken")
     assert (f"--pooling lasttoken replaces the pooling of {folder}" in caplog.text) == (name != "plain BERT")
-
-
-def test_encoders_of_ours_keep_our_rates(rows, encoder, tmp_path):
-    """Fails if a shipped encoder, or one with random weights, hardly moves at the rate of a public one."""
-    encoder.backbone.config._name_or_path = ""
-    for start, rate in ((encoder, 5e-4), ("mini", 5e-4), ("similar", 1e-4)):
-        trainer = PairTrainer(start, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"])
-        assert trainer.args.learning_rate == rate
 
 
 def test_a_loss_for_each_dataset(rows, encoder, tmp_path):
@@ -146,11 +116,11 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
     cases = [
         ({"train_dataset": table().rename_column("sentence2", "sentence_2")}, "no column sentence2.*rename_column"),
         ({"train_dataset": table(label=["0", "1"])}, "label is '0'.*cast_column"),
-        ({"train_dataset": table(label=[0.0, float("nan")])}, "label is missing in row 1"),
-        ({"train_dataset": table(sentence1=["甲", None])}, "sentence1 is missing in row 1"),
+        ({"train_dataset": table(label=[0.0, float("nan")])}, "label is missing or not finite in row 1"),
+        ({"train_dataset": table(sentence1=["甲", None])}, "sentence1 is missing .*in row 1"),
         ({"train_dataset": table(label=[1.0, 1.0])}, "have the label 1"),
         ({"train_dataset": table(label=[3.0, 3.0])}, "Labels"),
-        ({"train_dataset": rows["train"].to_iterable_dataset()}, "streamed"),
+        ({"train_dataset": rows["train"].to_iterable_dataset()}, "IterableDataset.*streaming"),
         ({"train_dataset": [columns]}, "is a list, not a"),
         ({"train_dataset": {"a": table(), "b": table()}, "loss": {"a": "cosent"}}, "loss names a.*a, b"),
         (
@@ -172,12 +142,11 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
             "pairs validation have other labels",
         ),
         ({"train_dataset": table().with_transform(lambda batch: batch)}, "transform.*map"),
-        ({"train_dataset": table(label=[0, 2**24 + 1])}, "16777217 in row 1"),
         ({"train_dataset": table(label=[[0], [1]])}, r"label is \[0\] in row 0"),
         ({"train_dataset": table(label=[date(2026, 1, 1)] * 2)}, "datetime.date.*in row 0"),
         (
             {"train_dataset": table(label=[0, -1]).cast_column("label", ClassLabel(names=["no", "yes"]))},
-            "missing in row 1",
+            "missing .*in row 1",
         ),
     ]
     for case, message in cases:
@@ -192,25 +161,15 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         PairTrainer(cross, arguments(tmp_path), loss="cosine_mse", train_dataset=rows["train"])
 
 
-@pytest.mark.parametrize(
-    ("names", "targets"),
-    [
-        (["entailment", "neutral", "contradiction"], [2, 1, 0]),
-        (["contradiction", "neutral", "entailment"], [0, 1, 2]),
-        (["neutral", "矛盾", "蕴含"], [1, 0, 2]),
-        (["similar", "dissimilar"], [1, 0]),
-        (["2", "0", "1"], [2, 0, 1]),
-        (["first", "second"], [0, 1]),
-    ],
-)
-def test_classes_rise_with_similarity_by_their_names(names, targets, encoder, tmp_path, caplog):
+def test_classes_are_read_by_their_number(encoder, tmp_path, caplog):
     """Fails if NLI pairs of the Hub, where entailment is 0, train towards the opposite without a word."""
     columns = {"sentence1": list("甲乙丙"), "sentence2": list("丁戊己"), "label": [0, 1, 2]}
-    rows = datasets.Dataset.from_dict(columns).select(range(len(names)))
-    rows = rows.cast_column("label", ClassLabel(names=names))
-    trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows)
-    np.testing.assert_allclose(trainer.train_dataset.targets["labels"], np.array(targets) / max(targets), atol=1e-6)
-    assert ("labels are" in caplog.text) == (targets != sorted(targets) or names[0] == "first")
+    for names in (["entailment", "neutral", "contradiction"], ["2", "1", "0"], ["0", "1", "2"]):
+        caplog.clear()
+        rows = datasets.Dataset.from_dict(columns).cast_column("label", ClassLabel(names=names))
+        trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows)
+        np.testing.assert_allclose(trainer.train_dataset.targets["labels"], [0, 0.5, 1], atol=1e-6)
+        assert (f"{names[2]}=2, the last as the most similar" in caplog.text) == (names != ["0", "1", "2"])
 
 
 def test_validation_is_read_by_its_own_labels(rows, encoder, tmp_path, caplog):
@@ -244,7 +203,7 @@ def test_prompts_belong_to_their_training(rows, tiny_model, tmp_path):
     assert saved == ["", "问："]
 
 
-def test_what_ones_own_functions_return_is_checked(rows, encoder, tmp_path, caplog):
+def test_what_ones_own_functions_return_is_checked(rows, encoder, tmp_path):
     """Fails if a loss without a value trains on and saves a model of NaN, or a user's function ends in a trace."""
     fixed = datasets.Dataset.from_dict({name: rows["train"][name][:] for name in ("sentence1", "sentence2")})
     fixed = fixed.add_column("label", [1.0, 0.0] + [1.0] * 62)
@@ -259,13 +218,9 @@ def test_what_ones_own_functions_return_is_checked(rows, encoder, tmp_path, capl
         with pytest.raises(ValueError, match=message):
             trainer.train()
     assert all(weight.isfinite().all() for weight in encoder.parameters())
-    for returned, message in ((None, "returned None"), ({"spearman": 1.0}, "returns spearman")):
-        own = {"compute_metrics": lambda prediction, value=returned: value, "eval_dataset": rows["validation"]}
-        trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"], **own)
-        with pytest.raises(ValueError, match=message):
-            trainer.evaluate()
-    PairTrainer(encoder, arguments(tmp_path, per_device_train_batch_size=100), train_dataset=rows["train"])
-    assert "--per_device_train_batch_size 100: all 64 pairs are one batch" in caplog.text
+    own = {"compute_metrics": lambda prediction: {"spearman": 1.0}, "eval_dataset": rows["validation"]}
+    with pytest.raises(ValueError, match="returns spearman"):
+        PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"], **own).evaluate()
     with pytest.raises(ValueError, match="max_steps 0"):
         arguments(tmp_path, max_steps=0)
     steep = {"loss": lambda scores, labels: (scores - scores.detach()).square().sum().sqrt()}  # 0, its gradient NaN
@@ -306,12 +261,12 @@ def test_what_users_do_with_a_trainer(rows, tiny_model, tmp_path, monkeypatch):
     args.per_device_train_batch_size = 8
     with pytest.raises(ValueError, match="batches of 16 pairs per device, not 8"):
         PairTrainer(cross, args, **options).train(resume_from_checkpoint=str(tmp_path / "run/checkpoint-2"))
-    sent = []
-    monkeypatch.setattr(resumable, "upload", lambda *given: sent.append(given) or "address")
-    again.hub_model_id = "me/pairs"
-    assert again.push_to_hub("first") == "address" and sent == [
-        (str(tmp_path / "run"), "me/pairs", True, "first", None)
-    ]
+    (tmp_path / "run/README.md").write_text("ours")
+    again.hub_model_id, again.push_in_progress, uploads = "me/pairs", None, []
+    monkeypatch.setattr(HfApi, "upload_folder", lambda api, **upload: uploads.append(upload))
+    again.push_to_hub("first")
+    assert uploads[0]["repo_id"] == "me/pairs" and uploads[0]["folder_path"] == str(tmp_path / "run")
+    assert (tmp_path / "run/README.md").read_text() == "ours", "a draft of transformers is published"
 
 
 def test_nothing_is_selected_without_evaluation_or_checkpoints(rows, encoder, tmp_path, caplog):
@@ -386,7 +341,7 @@ def test_labels_of_another_range_are_read_as_they_are(rows, encoder, tmp_path):
     trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"])
     known = PairTrainer(encoder, arguments(tmp_path), train_dataset=graded, labels=Labels("x", "graded", 0, 5))
     for each in (trainer, known):
-        assert each.evaluation_set(graded, "graded").retrieval.task.size["queries"] == len(
+        assert each.evaluation_set(graded, "graded").task.size["queries"] == len(
             {s for row in graded if row["label"] >= 4 and row["sentence1"] != row["sentence2"]
              for s in (row["sentence1"], row["sentence2"])}
         )  # fmt: skip
@@ -443,13 +398,14 @@ trainer.save_model()
 
 
 @pytest.mark.distributed
-def test_two_processes_train_as_one(made_up, tiny_model, tmp_path):
+def test_two_processes_train_as_one(made_up, tiny_model, tmp_path, monkeypatch):
     """Fails if a user's own script compares pairs within a process when torchrun starts it, or loses a head's step."""
     script = tmp_path / "script.py"
     script.write_text(PROGRAM, encoding="utf-8")
     program = [str(script), f"{made_up}/train.parquet", str(tiny_model)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([f"{ROOT}/src", *sys.path[1:]])}
-    subprocess.run([sys.executable, *program, str(tmp_path / "one"), "16"], check=True, env=environment)
+    monkeypatch.setattr(sys, "argv", [*program, str(tmp_path / "one"), "16"])
+    exec(PROGRAM, {})
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     subprocess.run([*command, *program, str(tmp_path / "two"), "8"], check=True, env=environment)
     one, two = (SentenceEncoder.from_pretrained(str(tmp_path / name)).state_dict() for name in ("one", "two"))

@@ -1,4 +1,4 @@
-"""What a run says that was in vain."""
+"""Verdicts on a training: floors, paired changes, warnings, the final table."""
 
 import re
 
@@ -126,9 +126,9 @@ def test_one_process_measures_the_floors(rank, make_corpus, pairs, monkeypatch):
     """Fails if every process of a training counts characters that only the first one reports."""
     monkeypatch.setattr("cosent.training.verdict.rank", lambda: rank)
     corpus = load_corpus(str(make_corpus({"train": pairs, "test": pairs[:8]})), "")
-    found = floors_of([corpus], {"model_name_or_path": "similar"}, torch.device("cpu"))
-    assert bool(found) == (rank == 0)
-    assert rank or found["made_up"]["test"].scores.keys() == {"overlap"}
+    floors = floors_of([corpus], {"model_name_or_path": "similar"}, torch.device("cpu"))
+    assert bool(floors) == (rank == 0)
+    assert rank or floors["made_up"]["test"].scores.keys() == {"overlap"}
 
 
 @pytest.mark.parametrize(
@@ -153,58 +153,42 @@ def test_a_small_gain_on_the_same_pairs_is_a_gain():
     before = labels + rng.normal(size=300)
     after = before + 0.2 * labels
     moments = [Evaluation(scores={"made_up": {"test": {"labels": labels, "scores": s}}}) for s in (before, after)]
-    for one, value in zip(moments, (0.0, 1.0), strict=True):
-        one.queries = {"made_up": {"test": ("task", {"recall_at_10": np.r_[[value] * 20, [1.0] * 80]})}}
+    for moment, value in zip(moments, (0.0, 1.0), strict=True):
+        moment.queries = {"made_up": {"test": ("task", {"recall_at_10": np.r_[[value] * 20, [1.0] * 80]})}}
     scores = {"overlap": before, "similar": after}
-    floor = {"made_up": {"test": Floor(labels, np.arange(300), scores)}}
-    found = paired_changes(*moments, floor)["made_up"]["test"]
+    changes = paired_changes(*moments, Floor(labels, np.arange(300), scores), "made_up", "test")
     values = [spearman(scores, labels) for scores in (before, after)]
-    gain, low, high = found["spearman"]
+    gain, low, high = changes["spearman"]
     assert gain == pytest.approx(values[1] - values[0]) and 0 < low < gain < high
-    assert found["overlap"] == found["spearman"] and found["similar"] == (0, 0, 0), "each against its own scores"
+    assert changes["overlap"] == changes["spearman"] and changes["similar"] == (0, 0, 0), "each against its own scores"
     assert values[1] - gain > np.percentile(resampled_spearman(after, labels), 2.5), "the unpaired interval would do"
     error = np.std(np.r_[[1.0] * 20, [0.0] * 80]) / 10  # of the mean of 100 differences
-    assert found["recall_at_10"] == pytest.approx((0.2, 0.2 - 1.98 * error, 0.2 + 1.98 * error), abs=0.01)
-    floor["made_up"]["test"] = Floor(labels, np.zeros(300, int), scores)
-    assert set(paired_changes(*moments, floor)["made_up"]["test"]) == {"recall_at_10"}, "a single group has no interval"
+    assert changes["recall_at_10"] == pytest.approx((0.2, 0.2 - 1.98 * error, 0.2 + 1.98 * error), abs=0.01)
+    grouped = Floor(labels, np.zeros(300, int), scores)
+    assert set(paired_changes(*moments, grouped, "made_up", "test")) == {"recall_at_10"}, "one group has no interval"
 
 
-def test_a_vain_run_says_so(train, make_corpus, capsys, caplog):
-    """Fails if training that made everything worse ends like any other, in the terminal or in run.json, or says so
-    only at its end."""
+def test_a_run_that_did_not_help_says_so(train, make_corpus, capsys):
+    """Fails if training that made everything worse ends like any other, in the terminal, in run.json or on the card."""
     topics = [first + second for first in "还款天气苹果红车北京喜欢推荐" for second in "今怎如我不很色"]
     opposed = [(f"{topic}的事", f"{topic}的事啊", 1.0) for topic in topics[:49]]
     opposed += [(f"{topic}的事", f"{other}啊", 0.0) for topic, other in zip(topics[49::2], topics[50::2], strict=False)]
     reverse = [(first, second, 1 - label) for first, second, label in opposed]
     folder = train(make_corpus({"train": reverse, "validation": opposed}), "--pooling", "mean")
-    printed, kept = capsys.readouterr().out, read_record(folder)
-    (fall,) = [text for text in caplog.messages if "below the start" in text]
-    assert fall.startswith("step 5: made_up validation") and "Recall@10 -" in fall and "than 0.001" in fall
-    assert "its value before training" in kept.warnings[0] and f"warning: {kept.warnings[0]}" in printed
-    assert plain(kept.warnings[0]) in (folder / "README.md").read_text(encoding="utf-8")
+    printed, record = capsys.readouterr().out, read_record(folder)
+    assert [line.split(" is ")[0] for line in record.warnings[::3]] == [
+        "made_up validation: Spearman",
+        "made_up validation: Recall@10",
+    ]
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(f"warning: {line}" in printed and plain(line) in card for line in record.warnings)
     header, line = printed.splitlines()[:2]
     assert header.split()[:6] == ["Spearman", "before", "after", "overlap", "similar", "at"]
     labels = np.array([label for *_, label in opposed])
     first, second = (list(column) for column in list(zip(*opposed, strict=True))[:2])
-    shown = [kept.before["made_up"]["validation"]["spearman"], kept.after["made_up"]["validation"]["spearman"]]
-    shown.append(overlap_spearman(first, second, labels))
-    shown.append(spearman(load_model("similar").similarity(first, second), labels))
-    assert [float(word) for word in line.split()[2:6]] == pytest.approx(shown, abs=1e-3)
-    assert list(kept.floors["made_up"]["validation"].values()) == pytest.approx(shown[2:], abs=1e-3)
-    assert "| x100 | Spearman before | of `overlap` | of `similar` |" in (folder / "README.md").read_text("utf-8")
-
-
-@pytest.mark.slow
-def test_a_run_that_finds_less_says_so(train, make_corpus, capsys):
-    """Fails if the Recall@10 that training destroyed is neither in the terminal, nor in run.json, nor on the card."""
-    topics = [first + second for first in "还款天气苹果红车北京喜欢推荐" for second in "今怎如我不很色"]
-    asked = [(f"{topic}的事", f"{topic}的事啊") for topic in topics]
-    same = [(*pair, 1.0) for pair in asked]
-    other = [(first, second, 0.0) for (first, _), (_, second) in zip(asked, asked[1:], strict=False)]
-    opposed = [(first, second, 1 - label) for first, second, label in same + other]
-    flags = ("--pooling", "mean", "--num_train_epochs", "4", "--load_best_model_at_end", "false")
-    folder = train(make_corpus({"train": opposed, "validation": same[:9] + other[:9], "test": same + other}), *flags)
-    printed, kept = capsys.readouterr().out, read_record(folder)
-    (fallen,) = [line for line in kept.warnings if line.startswith("made_up test: Recall@10 is below its value")]
-    assert fallen in printed and plain(fallen) in (folder / "README.md").read_text(encoding="utf-8")
-    assert "{:+.1f} [{:+.1f}, ".format(*(100 * x for x in kept.changes["made_up"]["test"]["recall_at_10"])) in fallen
+    values = [record.before["made_up"]["validation"]["spearman"], record.after["made_up"]["validation"]["spearman"]]
+    values.append(overlap_spearman(first, second, labels))
+    values.append(spearman(load_model("similar").similarity(first, second), labels))
+    assert [float(word) for word in line.split()[2:6]] == pytest.approx(values, abs=1e-3)
+    assert list(record.floors["made_up"]["validation"].values()) == pytest.approx(values[2:], abs=1e-3)
+    assert "| x100 | Spearman before | of `overlap` | of `similar` |" in card

@@ -4,9 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cosent.data.formats import RowError
 from cosent.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LABEL_KINDS = ("binary", "graded", "nli")
 SIMILAR_SHARE = 0.8  # of the range of labels: from here on, sentences are similar
@@ -37,6 +41,29 @@ class Labels:
     def similar_from(self) -> float:
         """The least label of similar sentences: 1 of binary labels, entailment of NLI, 4 of 0..5."""
         return self.label_min + SIMILAR_SHARE * (self.label_max - self.label_min)
+
+    @classmethod
+    def of_values(cls, name: str, values: "np.ndarray") -> "Labels":
+        """What labels mean by their values: binary if all are 0 or 1, else graded from the least to the greatest."""
+        low, high = float(values.min()), float(values.max())
+        if set(values.tolist()) <= {0.0, 1.0}:
+            return cls(name, "binary", 0.0, 1.0)
+        if low == high:
+            raise InputError(
+                f"All labels of {name} are {low:g}, so that their range is unknown. Give it: labels=Labels({name!r}, "
+                "'graded', 0, 5)."
+            )
+        return cls(name, "graded", low, high)
+
+    def fits(self, values: "np.ndarray") -> bool:
+        """Whether all labels are of this kind and range."""
+        within = self.label_min < self.label_max and self.label_min <= values.min() <= values.max() <= self.label_max
+        is_kind = self.label_kind != "binary" or set(values.tolist()) <= {0.0, 1.0}
+        return bool(within) and self.label_kind in LABEL_KINDS and is_kind
+
+    def shares(self, values: "np.ndarray") -> "np.ndarray":
+        """Labels scaled to 0..1 in float64."""
+        return (values.astype("float64") - self.label_min) / (self.label_max - self.label_min)
 
 
 @dataclass

@@ -52,14 +52,14 @@ class DistillArguments:
             refuse_changed(self, ("teacher_prompt",), "--teacher")
 
 
-def defaults(given: dict[str, Any]) -> dict[str, Any]:
+def defaults(flags: dict[str, Any]) -> dict[str, Any]:
     """Recipe and folder of a run that names none, by its stage."""
-    if "teacher" in given and "corpus" not in given:
-        run = defaults_of_run(given, "student/taught_by_public", "a student of --teacher without labels")
+    if "teacher" in flags and "corpus" not in flags:
+        run = defaults_of_run(flags, "student/taught_by_public", "a student of --teacher without labels")
         return {"output_dir": "runs/taught"} | run
-    if "teacher" in given:
-        return defaults_of_run(given, "student/distill", "a student of --teacher")
-    return defaults_of_run(given, "student/stage1", "a student without --teacher")
+    if "teacher" in flags:
+        return defaults_of_run(flags, "student/distill", "a student of --teacher")
+    return defaults_of_run(flags, "student/stage1", "a student without --teacher")
 
 
 def main(

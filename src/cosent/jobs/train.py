@@ -24,10 +24,10 @@ from cosent.training.job import begin, run_training
 from cosent.training.trainer import PairTrainer, build_objectives
 
 
-def defaults(given: dict[str, Any]) -> dict[str, Any]:
+def defaults(flags: dict[str, Any]) -> dict[str, Any]:
     """Recipe and folder of a run that names none, by its model type."""
-    tower = given.get("tower", "bi_encoder")
-    return defaults_of_run(given, f"{tower}/default", f"--tower {tower}")
+    tower = flags.get("tower", "bi_encoder")
+    return defaults_of_run(flags, f"{tower}/default", f"--tower {tower}")
 
 
 def main(

@@ -29,10 +29,12 @@ OUR_RATE, OUR_LORA_RATE = 5e-4, 2e-3
 OUR_TUNED_RATE = 1e-4  # of an encoder of ours that was trained on pairs, as `similar`: at 5e-4 it forgets
 TABLE_RATE = 3e-3  # of a lookup, whose rows are read by few batches each
 
-# Set here or by transformers, whatever is given.
-DERIVED = ("accelerator_config", "debug", "do_eval", "label_names", "logging_nan_inf_filter", "remove_unused_columns")
-TO_RISE = ("spearman", "pearson", "kendall", *METRICS)
-BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that follow the validation metric
+# `UNSUPPORTED` fields that are set here or by transformers.
+DERIVED = {
+    *("accelerator_config", "debug", "do_eval", "hub_strategy", "label_names", "logging_nan_inf_filter"),
+    "remove_unused_columns",
+}
+BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # schedules that lower the rate while the metric falls, as a loss should
 
 
 @dataclass
@@ -174,6 +176,7 @@ class RunArguments(TrainingArguments):
     warmup_steps: float = option(0, "Steps of linear warmup; below 1, a share of all steps.")
     resume_from_checkpoint: str | None = option(None, "Checkpoint folder to continue from; auto: the last one.")
     push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at the end of the run.")
+    hub_private_repo: bool | None = option(True, "Create the repository as a private one.")
     overwrite_output_dir: bool = option(False, "Replace the model that output_dir holds.")
 
     def __post_init__(self):
@@ -183,26 +186,20 @@ class RunArguments(TrainingArguments):
         refuse_negative(self, "weight_decay", "max_grad_norm")
         if self.learning_rate is not None:
             refuse_negative(self, "learning_rate")
-        for flag in fields(TrainingArguments):  # of a Python caller; on a command line they do not exist
-            if (
-                flag.name in UNSUPPORTED
-                and flag.name not in DERIVED
-                and getattr(self, flag.name) not in (flag.default, [])
-            ):
+        for flag in fields(TrainingArguments):  # set by a Python caller; on a command line they do not exist
+            if flag.name in UNSUPPORTED - DERIVED and getattr(self, flag.name) not in (flag.default, []):
                 raise InputError(f"{flag.name} is not supported. Leave it out.")
-        if self.save_only_model and self.resume_from_checkpoint:
-            raise InputError("--save_only_model leaves nothing to resume from. Leave out --resume_from_checkpoint.")
+        if self.lr_scheduler_type in BY_METRIC:
+            raise InputError(f"--lr_scheduler_type {self.lr_scheduler_type} follows a loss. Take linear or cosine.")
+        self.hub_strategy = "end"  # publishes no checkpoints
         if launched_with() is None:  # FSDP and DeepSpeed choose their device themselves
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # bf16 is refused on a CPU without it
         super().__post_init__()
-        self.check_flags()
-        if self.lr_scheduler_type in BY_METRIC:
-            mode = "max" if self.greater_is_better else "min"
-            self.lr_scheduler_kwargs = {"mode": mode, "min_lr": 0.0} | (self.lr_scheduler_kwargs or {})
-            if self.lr_scheduler_kwargs["mode"] != mode:
-                raise InputError(
-                    f"--lr_scheduler_kwargs has another mode than {mode}, in which the metric improves. Omit it."
-                )
+        if self.fp16 and self.device.type == "cpu":
+            raise InputError("--fp16 does nothing on a CPU. Take --bf16 true, or leave it out.")
+        for name, strategy in (("eval", self.eval_strategy), ("save", self.save_strategy)):
+            if strategy != "steps" and getattr(self, f"{name}_steps") not in (None, 500):
+                logger.warning("--%s_steps does nothing without --%s_strategy steps.", name, name)
         if self.n_gpu > 1:
             # Trainer would use `nn.DataParallel`, which multiplies the batch by their number.
             logger.warning(
@@ -217,34 +214,6 @@ class RunArguments(TrainingArguments):
             )
         # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
-
-    def check_flags(self) -> None:
-        """Refuses flags that would do nothing on this machine, or without another one."""
-        if self.fp16 and self.device.type == "cpu":
-            raise InputError("--fp16 does nothing on a CPU. Take --bf16 true, or leave it out.")
-        if isinstance(self.lr_scheduler_kwargs, str):
-            raise InputError(f"--lr_scheduler_kwargs takes JSON as '{{\"power\": 2}}', got {self.lr_scheduler_kwargs}.")
-        if self.report_to:
-            from transformers.integrations import get_available_reporting_integrations
-
-            installed = get_available_reporting_integrations()
-            if missing := [name for name in self.report_to if name not in installed]:
-                names = ", ".join(installed) or "none"
-                raise InputError(f"--report_to {missing[0]} is not among those installed here: {names}. Install it.")
-        for flag, works, needed in (
-            ("activation_checkpointing_kwargs", self.activation_checkpointing, "--activation_checkpointing true"),
-            ("hub_model_id", self.push_to_hub, "--push_to_hub true"),
-            ("dataloader_persistent_workers", self.dataloader_num_workers, "--dataloader_num_workers 2"),
-            ("optim_args", self.optim not in ("adamw_torch", "adamw_torch_fused"), "another --optim"),
-            ("optim_target_modules", self.optim.startswith(("galore", "apollo")), "--optim galore_adamw"),
-        ):
-            if not works:
-                refuse_changed(self, (flag,), needed)
-        for name, strategy in (("eval", self.eval_strategy), ("save", self.save_strategy)):
-            if strategy != "steps" and getattr(self, f"{name}_steps") not in (None, 500):
-                logger.warning("--%s_steps does nothing without --%s_strategy steps.", name, name)
-        if self.warmup_steps and self.lr_scheduler_type in (*BY_METRIC, "constant"):
-            logger.warning("--warmup_steps does nothing with --lr_scheduler_type %s.", self.lr_scheduler_type.value)
 
 
 @dataclass
@@ -261,7 +230,7 @@ class PairTrainingArguments(RunArguments):
     metric_for_best_model: str | None = option(
         "spearman",
         "Validation metric that decides which checkpoint is best.",
-        TO_RISE,
+        ("spearman", "pearson", "kendall", *METRICS),
     )
     learning_rate: float | None = option(
         None,
@@ -290,19 +259,12 @@ class PairTrainingArguments(RunArguments):
             self.metric_for_best_model = self.metric_for_best_model.removeprefix("eval_")
         if self.metric_for_best_model == "loss":
             raise InputError("--metric_for_best_model loss: the loss of a batch depends on its size. Take spearman.")
-        if self.greater_is_better is False and self.metric_for_best_model in TO_RISE:
-            raise InputError(
-                f"--greater_is_better false keeps the epoch of least {self.metric_for_best_model}. Omit it."
-            )
+        if self.greater_is_better is False:
+            raise InputError("--greater_is_better false keeps the worst epoch. Omit it.")
         if self.eval_strategy == "no":
             self.metric_for_best_model = None
         if "no" in (self.eval_strategy, self.save_strategy):
             self.load_best_model_at_end = False
-        steps = self.eval_steps or self.logging_steps, self.save_steps
-        if self.load_best_model_at_end and self.save_strategy == self.eval_strategy == "steps" and steps[0] < steps[1]:
-            logger.warning(
-                "--eval_steps %g and --save_steps %g: the best of the saved steps is kept, not of all.", *steps
-            )
         self.data_seed = self.seed if self.data_seed is None else self.data_seed
         self.logging_nan_inf_filter = False  # a loss that is not finite stops the run
         self.remove_unused_columns, self.label_names = False, ["labels"]  # pairs are not a model's own columns
@@ -320,27 +282,6 @@ class PairTrainingArguments(RunArguments):
         if self.cached_batch_size is None:
             return super().train_batch_size
         return self.cached_batch_size // self.world_size
-
-    def choose_learning_rate(
-        self, ours: bool = False, tuned: bool = False, lora: bool = False, table: bool = False
-    ) -> None:
-        """Sets the default learning rate, if none was given.
-
-        Args:
-            ours: whether the encoder descends from a shipped one or has random weights; any other one, however small,
-                would lose what it knows at our rates.
-            tuned: whether it was trained on pairs; `lora`: whether only an adapter is trained; `table`: a lookup.
-        """
-        if self.learning_rate is not None:
-            return
-        if table:
-            self.learning_rate, start = TABLE_RATE, "a lookup table"
-        elif ours:
-            self.learning_rate = OUR_LORA_RATE if lora else OUR_TUNED_RATE if tuned else OUR_RATE
-            start = "a shipped encoder" + (" trained on pairs" if tuned else "")
-        else:
-            self.learning_rate, start = (LORA_RATE if lora else RATE), "an encoder from elsewhere"
-        logger.info("--learning_rate %g: the default for %s%s", self.learning_rate, start, " with LoRA" if lora else "")
 
 
 @dataclass

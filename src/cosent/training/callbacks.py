@@ -52,15 +52,14 @@ class CollapseGuard(TrainerCallback):
         if "eval_spearman" not in logs or state.global_step == 0:
             return
         curve = [entry["eval_spearman"] for entry in state.log_history if "eval_spearman" in entry]
-        best, now = max((value for value in curve if not math.isnan(value)), default=math.nan), curve[-1]
-        if not (math.isnan(now) or now < best - DROP):
-            return
-        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-        logger.warning(
-            "step %d: collapse. Validation Spearman is %.4f%s%s. Lower --learning_rate.",
-            *(state.global_step, now, "" if math.isnan(best) else f", the best was {best:.4f}"),
-            f"; the training loss went from {losses[0]:.3g} to {losses[-1]:.3g}" if losses else "",
-        )
+        best, last = max((value for value in curve if not math.isnan(value)), default=math.nan), curve[-1]
+        if math.isnan(last) or last < best - DROP:
+            losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+            logger.warning(
+                "step %d: collapse. Validation Spearman is %.4f%s%s. Lower --learning_rate.",
+                *(state.global_step, last, "" if math.isnan(best) else f", the best was {best:.4f}"),
+                f"; the training loss went from {losses[0]:.3g} to {losses[-1]:.3g}" if losses else "",
+            )
 
 
 class LogLines(TrainerCallback):

@@ -3,20 +3,19 @@
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, HfApi, ModelCardData
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.atomic import write_atomically
 from cosent.comparing.document import plain
 from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
-from cosent.errors import InputError
 from cosent.models.decision import decision_rules
-from cosent.record import RunRecord, record_of_start
+from cosent.record import RunRecord, lineage
 from cosent.seal import sha256_of_file
 
 UNSET = (None, False, "None")  # values of settings that a card leaves out
@@ -46,21 +45,14 @@ CARD_SETTINGS = (
     *("learning_rate", "num_train_epochs", "per_device_train_batch_size", "cached_batch_size", "max_length"),
     *("pooling", "loss", "scale", "use_peft", "bf16", "seed"),
 )
-# What only continues a run here; everything else is published.
-NOT_PUBLISHED = ["checkpoint-*", "checkpoint-*/*", "*.partial", ".cache/*", "trainer_state.json", "optimizer.pt"]
 
 
 def base_model(start: str) -> str | None:
     """Shipped or Hub model behind a start, also through earlier runs of cosent; None if unknown."""
-    passed: list[str] = []
-    while start and start not in passed:  # folders may have been written over one another
-        passed.append(start)
-        if start in SHIPPED and not Path(start).exists():
-            return start
-        if not Path(start).exists():
-            return start if start.count("/") == 1 and not start.startswith((".", "/", "runs/")) else None
-        record = record_of_start(start)
-        start = str(record.recipe.get("model_name_or_path") or "") if record is not None else ""
+    for model in [start, *(str(record.recipe.get("model_name_or_path") or "") for record in lineage(start))]:
+        if not Path(model).exists():
+            is_hub_id = model.count("/") == 1 and not model.startswith((".", "/", "runs/"))
+            return model if model in SHIPPED or is_hub_id else None
     return None
 
 
@@ -78,7 +70,8 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    templates.filters |= {"plain": plain, "code": code_span, "word": shell_word, "literal": json_text}
+    templates.filters |= {"plain": plain, "code": code_span, "literal": partial(json.dumps, ensure_ascii=False)}
+    templates.filters["word"] = lambda text: shlex.quote(" ".join(text.split()))
     text = templates.get_template(TEMPLATE).render(
         front_matter=front_matter(name, record, kind).to_yaml(),
         name=name,
@@ -101,15 +94,6 @@ def code_span(text: str) -> str:
     """Text as code of Markdown, between more backticks than it has in a row."""
     ticks, line = "`" * (1 + max(map(len, re.findall("`+", text)), default=0)), re.sub(r"[\r\n]+", " ", text) or " "
     return f"{ticks} {line} {ticks}" if "`" in line else f"{ticks}{line}{ticks}"
-
-
-def shell_word(text: str) -> str:
-    return shlex.quote(" ".join(text.split()))
-
-
-def json_text(text: str) -> str:
-    """Text as a string of Python, on one line."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def as_list(value: Any) -> list[str]:
@@ -202,29 +186,3 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
         metrics=["spearmanr", "accuracy"] if record.after else None,
         eval_results=results or None,
     )
-
-
-def upload(folder: str | Path, repository: str, private: bool, message: str, token: str | None = None) -> str:
-    """Creates a repository where there is none, and commits a folder to it in one commit.
-
-    A repository that exists keeps its visibility.
-
-    Args:
-        token: default: the one of `hf auth login` or HF_TOKEN.
-
-    Returns:
-        Address of the commit.
-    """
-    api = HfApi(token=token)
-    try:
-        created = api.create_repo(repository, private=private, exist_ok=True)
-        commit = api.upload_folder(
-            repo_id=created.repo_id, folder_path=str(folder), ignore_patterns=NOT_PUBLISHED, commit_message=message
-        )
-    except (HfHubHTTPError, ValueError) as error:  # of an id, or of the front matter, which the Hub checks
-        reason = getattr(error, "server_message", None) or error
-        raise InputError(
-            f"The Hub at {api.endpoint} refused {repository}: {reason}. Log in with `hf auth login` (a token with "
-            "write access), check the name, OWNER/NAME, and send the folder with `hf upload`."
-        ) from error
-    return str(commit.commit_url)

@@ -22,7 +22,6 @@ from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
 
-STATE = "trainer_state.json"
 CONTINUE = "Then add --resume_from_checkpoint auto."
 ANOTHER = "Remove this checkpoint, and continue with --resume_from_checkpoint auto."
 SETTINGS_NAME = "settings.json"  # settings of the run, in each of its checkpoints
@@ -62,26 +61,23 @@ def has_finished(args: TrainingArguments) -> bool:
     return True
 
 
-def find_checkpoint(args: TrainingArguments) -> str | None:
+def find_checkpoint(output_dir: str, checkpoint: str | None, overwrite: bool) -> str | None:
     """The checkpoint to continue from: none, the named one, or with `auto` the newest complete one of the folder.
 
     Changes no file.
     """
-    named = args.output_dir, args.resume_from_checkpoint, args.overwrite_output_dir
-    return decided_by_main(lambda: find_in_folder(*named))
-
-
-def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str | None:
-    if wanted not in (None, "auto"):
-        if not is_whole(Path(wanted)):
-            raise InputError(f"--resume_from_checkpoint {wanted} is not a checkpoint, or not a complete one. Use auto.")
-        if is_of(wanted, output_dir):
-            return wanted
+    if checkpoint not in (None, "auto"):
+        if not is_whole(Path(checkpoint)):
+            raise InputError(
+                f"--resume_from_checkpoint {checkpoint} is not a checkpoint, or not a complete one. Use auto."
+            )
+        if is_of(checkpoint, output_dir):
+            return checkpoint
     folder = Path(output_dir)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder} is a file. Name a folder.")
     checkpoints = checkpoints_of(folder)
-    if wanted == "auto":
+    if checkpoint == "auto":
         for newest in sorted(checkpoints, key=step_of, reverse=True):
             if is_whole(newest):
                 logger.info("resuming from %s", newest)
@@ -95,7 +91,7 @@ def find_in_folder(output_dir: str, wanted: str | None, overwrite: bool) -> str 
             f"{folder} already holds {'a model' if models else 'checkpoints'}. Name another --output_dir, pass "
             "--overwrite_output_dir, or continue with --resume_from_checkpoint auto."
         )
-    return None if wanted == "auto" else wanted
+    return None if checkpoint == "auto" else checkpoint
 
 
 def checkpoints_of(folder: Path) -> list[Path]:
@@ -114,13 +110,13 @@ def is_of(checkpoint: str, output_dir: str) -> bool:
     return Path(checkpoint).resolve().parent == Path(output_dir).resolve()
 
 
-def run_settings(args: TrainingArguments, *others, data: dict[str, str]) -> dict:
+def run_settings(args: TrainingArguments, *job_arguments, data: dict[str, str]) -> dict:
     """Every setting that affects training: `TRAINER_SETTINGS`, ours, the launcher's, and hashes of `data` by name."""
     inherited = {field.name for field in fields(TrainingArguments)} - TRAINER_SETTINGS
     settings = {name: value for name, value in args.to_dict().items() if name not in inherited}
     settings |= {f"data of {Path(name).name}": sha256[:12] for name, sha256 in data.items()}
     settings |= {"processes": args.world_size, "mixed_precision": args.mixed_precision, "sharded_by": launched_with()}
-    for arguments in others:
+    for arguments in job_arguments:
         settings |= asdict(arguments)
     return {name: value for name, value in sorted(settings.items()) if name not in MAY_DIFFER}
 
@@ -196,26 +192,3 @@ def check_settings(checkpoint: Path, settings: dict) -> None:
         raise InputError(
             f"The run of {checkpoint} was started with other settings: {'; '.join(differing)}. Repeat its command."
         )
-
-
-def best_checkpoint(resumed: str | Path) -> str | None:
-    """Best checkpoint so far of a checkpoint's run, also if the folder was moved or copied."""
-    with reading(Path(resumed, STATE), advice=ANOTHER):
-        recorded = json.loads(Path(resumed, STATE).read_text(encoding="utf-8"))["best_model_checkpoint"]
-    if recorded is None:
-        return None
-    for place in (Path(resumed).parent / Path(recorded).name, Path(recorded)):
-        if is_whole(place):
-            return str(place)
-    raise InputError(
-        f"The best checkpoint so far, {Path(recorded).name}, is not next to {resumed}. Copy it there, or pass "
-        "--load_best_model_at_end false."
-    )
-
-
-def had_ended(checkpoint: str, max_steps: int) -> bool:
-    """Whether training had ended at this checkpoint, by early stopping or after `max_steps` steps."""
-    with reading(Path(checkpoint, STATE), advice=ANOTHER):
-        state = json.loads(Path(checkpoint, STATE).read_text(encoding="utf-8"))
-        stopped = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
-        return stopped and (state["global_step"] < state["max_steps"] or state["global_step"] >= max_steps)

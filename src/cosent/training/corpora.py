@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from cosent.cli import LAUNCHED_VARIABLE
 from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset
 from cosent.data.files import read_texts
 from cosent.data.labels import Labels
-from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
 from cosent.losses import LOSSES, find_loss
 from cosent.training.arguments import CorpusArguments, DataArguments
@@ -71,25 +69,27 @@ class RunCorpora:
         return max(corpus.manifest.max_length[tower] for corpus in self.by_name.values())
 
 
-def defaults_of_run(given: dict[str, Any], recipe: str, reason: str) -> dict[str, Any]:
-    """The recipe and the output folder of a run, where its command line names none.
-
-    Args:
-        given: the values of the command line.
-        reason: what the recipe is for.
-    """
-    names = [Path(corpus).resolve().name for corpus in given.get("corpus", [])]
+def defaults_of_run(flags: dict[str, Any], recipe: str, reason: str) -> dict[str, Any]:
+    """The recipe and the output folder of a run whose flags name none; `reason` is what the recipe is for."""
+    names = [Path(corpus).resolve().name for corpus in flags.get("corpus", [])]
     defaults: dict[str, Any] = {"output_dir": f"runs/{'_'.join(names)}"} if names else {}
-    if "config" not in given:
-        if "launch" not in given or LAUNCHED_VARIABLE in os.environ:  # otherwise the launched processes print it
+    if "config" not in flags:
+        if "launch" not in flags or LAUNCHED_VARIABLE in os.environ:  # otherwise the launched processes print it
             logger.info("recipe %s, the default for %s; --config takes another", recipe, reason)
         defaults["config"] = recipe
     return defaults
 
 
 def corpora_of_run(args: DataArguments, loss: str | Mapping[str, str], seed: int) -> RunCorpora:
-    """The corpora of a run of one loss, or of one for each corpus."""
-    check_text(args, loss)
+    """The corpora of a run of one loss, or of one for each corpus, with something to train on and to measure."""
+    if not args.text and not args.corpus:
+        raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
+    name = loss if isinstance(loss, str) else loss.get(TEXT)
+    if args.text and name is not None and not find_loss(name).compares_sentences:
+        losses = ", ".join(loss.name for loss in LOSSES.values() if loss.compares_sentences)
+        raise InputError(f"--text has no labels, and --loss {name} learns from labels only. Choose one of {losses}.")
+    if not args.corpus and not args.eval_corpora:
+        raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
     return load_corpora(args, lines_with_themselves, seed)
 
 
@@ -105,11 +105,11 @@ def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dat
     for corpus in corpora.training:
         if "train" not in corpus.splits:
             raise InputError(f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. Train on another.")
-    for flag, some in (("--corpus", corpora.training), ("--eval_corpora", corpora.selecting)):
-        for corpus in some:
-            name = corpus.manifest.name
-            others = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
-            if others or [c.manifest.name for c in some].count(name) > 1:
+    for flag, named in (("--corpus", corpora.training), ("--eval_corpora", corpora.selecting)):
+        names = [corpus.manifest.name for corpus in named]
+        for name, corpus in zip(names, named, strict=True):
+            namesakes = [c for c in corpora.training if c.manifest.name == name and c.folder != corpus.folder]
+            if namesakes or names.count(name) > 1:
                 raise InputError(f"{flag} names {name} more than once. Name each corpus once.")
             if text is not None and name == TEXT:
                 raise InputError(f"{flag} names a corpus called {TEXT}, as --text is. Prepare it under another --name.")
@@ -136,25 +136,3 @@ def adjacent_lines(files: list[str]) -> Dataset:
     lines = lines[: len(lines) // 2 * 2]
     labels = np.zeros(len(lines) // 2, np.float32)
     return Dataset.from_dict({"sentence1": lines[::2], "sentence2": lines[1::2], "label": labels})
-
-
-def check_text(args: DataArguments, loss: str | Mapping[str, str]) -> None:
-    """Refuses text that a loss cannot learn from, and a run with nothing to train on or to measure."""
-    if not args.text and not args.corpus:
-        raise InputError("--corpus is missing: name prepared corpora to train on, or --text for --loss simcse.")
-    name = loss if isinstance(loss, str) else loss.get(TEXT)
-    if args.text and name is not None and not find_loss(name).compares_sentences:
-        able = ", ".join(name for name, other in LOSSES.items() if other.compares_sentences)
-        raise InputError(f"--text has no labels, and --loss {name} learns from labels only. Choose one of {able}.")
-    if not args.corpus and not args.eval_corpora:
-        raise InputError("--text has no labels to measure by: name --eval_corpora, e.g. lcqmc.")
-
-
-def warn_of_missing_prompts(corpora: RunCorpora, prefixes: Prefixes, both_sides: bool) -> None:
-    """Warns about corpora with a prompt in their raw rows that this run does not put before first sentences."""
-    for name, corpus in corpora.by_name.items():
-        if (prompt := corpus.manifest.prompt) and prefixes[0] != prompt:
-            flag = f"--prompt {shlex.quote(prompt)}" + (" ''" if both_sides else "")
-            logger.warning(
-                "%s: its queries had the prompt %r, which is not read here. Train with %s.", name, prompt, flag
-            )

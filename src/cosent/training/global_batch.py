@@ -15,30 +15,29 @@ from transformers import EvalPrediction, set_seed
 
 from cosent.atomic import apply_umask
 from cosent.compute.distributed import decided_by_main
-from cosent.compute.packed_backbone import LOOKUP
+from cosent.data.corpus import labels_of
 from cosent.data.labels import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
 from cosent.evaluation.metrics import evaluate_scores
 from cosent.evaluation.retrieval import METRICS, retrieval_metrics
+from cosent.evaluation.similarity import unit
 from cosent.models.decision import DecisionRule
-from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
 from cosent.models.prompts import Prompts
 from cosent.models.text_model import TextModel
-from cosent.record import lineage, trained_on_pairs
 from cosent.training.callbacks import use_log_lines
+from cosent.training.encoder import choose_learning_rate, tower_of
 from cosent.training.global_loss import GlobalLossTrainer, Outputs
 from cosent.training.pairs import (
     EvaluationSet,
-    RetrievalSet,
     Rows,
     check_rows,
-    meaning_of,
     pair_dataset,
+    pool_vectors,
     selection,
-    tower_of,
+    simcse_pairs,
 )
 
 logger = logging.getLogger(__name__)
@@ -71,8 +70,6 @@ def metrics_of(
     if compute_metrics is None:
         return metrics
     more = compute_metrics(EvalPrediction(prediction.predictions["scores"], prediction.label_ids))
-    if not isinstance(more, Mapping):
-        raise InputError(f"compute_metrics returned {more!r}. Return a dict of numbers by name.")
     if taken := more.keys() & {*metrics, *CURVES}:
         raise InputError(f"compute_metrics returns {min(taken)}, the name of a metric of ours. Rename it.")
     return metrics | more
@@ -89,9 +86,9 @@ class GlobalBatchTrainer(GlobalLossTrainer):
     (`save_pretrained`, `saved_state`), in the layout that serving tools load.
 
     Evaluation gives `pair_metrics`, and for a dict of sets also their means, `eval_spearman` among them. There is no
-    `eval_loss`, since the loss of a batch that compares pairs depends on its size. Pairs with a `RetrievalSet` add the
-    `METRICS` of retrieval, from the vectors that the scores are made of; the main process searches. Predictions are a
-    dict: `scores`, and of a `RetrievalSet` `queries` (its metrics by name, a value per query).
+    `eval_loss`, since the loss of a batch that compares pairs depends on its size. Pairs with a retrieval task add
+    `METRICS`, from the vectors that the scores are made of; the main process searches. Predictions are a dict:
+    `scores`, and with a task `queries` (its metrics by name, a value per query).
 
     Args:
         train_dataset: tokenised pairs; `evaluate` and `predict` take rows, or an `evaluation_set` of them.
@@ -121,17 +118,12 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         **kwargs,
     ):
         self.args = args  # `evaluation_set` reads it before Trainer has set it
-        self.at_first_validation: dict[str | None, Callable[[dict], None]] = {}  # by dataset: called with predictions
-        config, start = self.encoder.backbone.config, self.encoder.backbone.config.name_or_path
-        runs = lineage(start)
-        args.choose_learning_rate(
-            ours=not start or (bool(runs) and runs[-1].pretraining is not None),
-            tuned=trained_on_pairs(runs) and is_cross_encoder(start) == (tower_of(self.encoder) == "cross_encoder"),
-            lora=adapter is not None,
-            table=config.model_type == LOOKUP,
-        )
+        choose_learning_rate(args, self.encoder, lora=adapter is not None)
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
-            self.held_out = {n: self.evaluation_set(rows, f"{n} validation", n) for n, rows in held_out.items()}
+            self.held_out = {
+                name: self.evaluation_set(rows, f"{name} validation", self.meanings[name])
+                for name, rows in held_out.items()
+            }
         kwargs |= {
             "eval_dataset": selection(args, self.held_out),
             "compute_metrics": partial(metrics_of, compute_metrics=compute_metrics),
@@ -148,21 +140,27 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
 
-    def evaluation_set(self, rows: Rows, where: str, name: str | Labels | None = None) -> EvaluationSet:
+    def evaluation_set(self, rows: Rows, where: str, meaning: Labels | None = None) -> EvaluationSet:
         """Tokenised pairs to evaluate on, with a retrieval task if a bi-encoder has one there.
 
         Args:
             rows: with the columns of the contract, see `check_rows`.
             where: the rows, for messages.
-            name: of the dataset of the training whose labels mean the same, or their meaning; default: the only one,
-                else none.
+            meaning: of the labels; default, also where it does not fit: that of the only dataset, else by their values.
         """
-        meaning = meaning_of(self.meanings, name, rows, where)
-        targets = self.evaluation_targets(rows, meaning)
-        pairs = pair_dataset(rows, self.encoder, self.prefixes, where, **targets)
-        searched = self.args.retrieval and tower_of(self.encoder) == "bi_encoder"
+        labels = labels_of(rows)
+        if meaning is None and len(self.meanings) == 1:
+            (meaning,) = self.meanings.values()
+        if meaning is None or not meaning.fits(labels):
+            meaning = Labels.of_values(where, labels)
+        encoder, prefixes = self.encoder, self.prefixes
+        pairs = pair_dataset(rows, encoder, prefixes, where, **self.evaluation_targets(rows, meaning))
+        searched = self.args.retrieval and tower_of(encoder) == "bi_encoder"
         task = retrieval_task(rows, meaning, where) if searched else None
-        return EvaluationSet(pairs, None if task is None else RetrievalSet.of(task, self.encoder, self.prefixes))
+        if task is None or prefixes[0] == prefixes[1]:
+            return EvaluationSet(pairs, task)
+        pool = PairDataset(simcse_pairs(task.pool), encoder.tokenizer, encoder.max_length, prefixes=prefixes)
+        return EvaluationSet(pairs, task, pool)
 
     def evaluation_targets(self, rows: Rows, meaning: Labels) -> dict[str, np.ndarray]:
         """Targets besides the labels that a model needs in evaluation, each of shape `(pairs, ...)`."""
@@ -182,20 +180,19 @@ class GlobalBatchTrainer(GlobalLossTrainer):
     def evaluation_loop(
         self, dataloader, description, prediction_loss_only=None, ignore_keys=None, metric_key_prefix="eval"
     ):
-        retrieval = getattr(dataloader.dataset, "retrieval", None)
-        left_out = [*(ignore_keys or ()), *(["embeddings"] if retrieval is None else [])]
+        task = getattr(dataloader.dataset, "task", None)
+        left_out = [*(ignore_keys or ()), *(["embeddings"] if task is None else [])]
         with torch.random.fork_rng(devices=[]):  # every pass over a DataLoader draws a number, which is not training's
             output = super().evaluation_loop(dataloader, description, prediction_loss_only, left_out, metric_key_prefix)
-        if retrieval is not None:
-            embeddings = output.predictions.pop("embeddings")
-            rest = None if retrieval.rest is None else self.embeddings(retrieval.rest)
-            vectors = retrieval.vectors(embeddings, rest)
-            queries = decided_by_main(lambda: retrieval_metrics(*vectors, retrieval.task.relevance))
+        if task is not None:
+            embeddings, pool = output.predictions.pop("embeddings"), dataloader.dataset.pool
+            if pool is None:
+                vectors = [pool_vectors(task, embeddings)] * 2  # of queries, and of documents
+            else:
+                vectors = [unit(side) for side in self.embeddings(pool).swapaxes(0, 1)]
+            queries = decided_by_main(lambda: retrieval_metrics(*vectors, task.relevance))
             output.predictions["queries"] = queries
             output.metrics.update({f"{metric_key_prefix}_{name}": float(np.mean(v)) for name, v in queries.items()})
-        name = next((name for name, pairs in self.held_out.items() if pairs is dataloader.dataset), None)
-        if self.is_in_train and (report := self.at_first_validation.pop(name, None)) is not None:
-            report(output.predictions)
         return output
 
     def embeddings(self, pairs: PairDataset) -> np.ndarray:
@@ -208,7 +205,9 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         if isinstance(eval_dataset, Mapping):
-            eval_dataset = {name: self.readable(rows, name, name) for name, rows in eval_dataset.items()}
+            eval_dataset = {
+                name: self.readable(rows, name, self.meanings.get(name)) for name, rows in eval_dataset.items()
+            }
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
@@ -230,10 +229,10 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         with self.measuring():
             return super().get_test_dataloader(self.readable(test_dataset, "test"))
 
-    def readable(self, pairs: Any, where: str, name: str | None = None) -> Any:
+    def readable(self, pairs: Any, where: str, meaning: Labels | None = None) -> Any:
         """Tokenises rows; tokenised pairs, and the name of a set, stay as they are."""
         is_read = pairs is None or isinstance(pairs, str | PairDataset | EvaluationSet)
-        return pairs if is_read else self.evaluation_set(check_rows(pairs, where), where, name)
+        return pairs if is_read else self.evaluation_set(check_rows(pairs, where), where, meaning)
 
     @contextmanager
     def measuring(self) -> Iterator[None]:

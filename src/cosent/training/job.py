@@ -13,38 +13,28 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from huggingface_hub import HfApi
 from torch.distributed.tensor import DTensor
 
 import cosent
 from cosent.cli import PACKAGES
-from cosent.compute.distributed import locked_by_main
+from cosent.compute.distributed import decided_by_main, locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
 from cosent.encoders import local
 from cosent.flags import as_words
-from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decision import write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, terms_of
 from cosent.seal import sha256_of_file
 from cosent.training.arguments import RunArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
-from cosent.training.corpora import RunCorpora, warn_of_missing_prompts
+from cosent.training.corpora import RunCorpora
 from cosent.training.evaluation import Evaluation, evaluate_splits, held_out_sets, save_evaluations
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.resumable import ResumableTrainer
-from cosent.training.verdict import (
-    SIMILAR,
-    final_table,
-    floors_of,
-    in_vain,
-    paired_changes,
-    spearman_of_floors,
-    tiny_splits,
-    warn_of_fall,
-    warnings_of,
-)
+from cosent.training.verdict import SIMILAR, final_table, floors_of, in_vain, judge
 
 
 @dataclass(frozen=True)
@@ -59,9 +49,13 @@ class Start:
 @contextmanager
 def begin(args: RunArguments) -> Iterator[Start | None]:
     """Start of a job, with a lock on the output folder; None if its run has finished already."""
-    now = time.time()
+    start = time.time()
     with locked_by_main(str(args.output_dir)):
-        yield None if has_finished(args) else Start(now, find_checkpoint(args), environment())
+        if has_finished(args):
+            yield None
+            return
+        folder = str(args.output_dir), args.resume_from_checkpoint, args.overwrite_output_dir
+        yield Start(start, decided_by_main(lambda: find_checkpoint(*folder)), environment())
 
 
 def run_training(
@@ -80,7 +74,6 @@ def run_training(
         facts: further fields of the record.
     """
     args, model = trainer.args, trainer.model
-    warn_of_missing_prompts(corpora, trainer.prefixes, isinstance(trainer.encoder, SentenceEncoder))
     training, evaluated, run_recipe = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
     terms = terms_of(
@@ -96,13 +89,7 @@ def run_training(
 
     def at_start() -> Evaluation:
         proof.begin()
-        before = evaluate(False)
-        if trainer.is_world_process_zero():
-            selecting = {corpus.manifest.name: corpus for corpus in corpora.selecting}
-            trainer.at_first_validation = {
-                name: partial(warn_of_fall, trainer, selecting[name], before) for name in trainer.held_out
-            }
-        return before
+        return evaluate(False)
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
@@ -133,12 +120,9 @@ def run_training(
             terms=terms,
             **facts,
         )
-        record.floors, record.changes = spearman_of_floors(floors), paired_changes(before, after, floors)
-        record.warnings = warnings_of(record) + tiny_splits(floors)
-        for name, splits in floors.items():
-            if "test" in splits:
-                before.scores[name]["test"]["groups"] = splits["test"].groups
-        save_evaluations(folder, before, after)
+        judge(record, before, after, floors)
+        groups = {name: splits["test"].groups for name, splits in floors.items() if "test" in splits}
+        save_evaluations(folder, before, after, groups)
         write_rules(folder, after.rules)
         document(folder, args, record)
     publish(trainer)
@@ -171,10 +155,15 @@ def document(folder: Path, args: RunArguments, record: RunRecord) -> None:
 
 
 def publish(trainer: ResumableTrainer) -> None:
-    """Publishes the output folder with --push_to_hub; for the main process."""
+    """Uploads the output folder without its checkpoints, with --push_to_hub; for the main process."""
     if trainer.args.push_to_hub:
-        trainer.saved_to = trainer.args.output_dir
-        print(f"published: {trainer.push_to_hub()}")
+        commit = HfApi(token=trainer.args.hub_token).upload_folder(
+            repo_id=str(trainer.hub_model_id),
+            folder_path=str(trainer.args.output_dir),
+            ignore_patterns=["checkpoint-*", "*.partial", ".cache/*"],
+            commit_message="End of training",
+        )
+        print(f"published: {commit.commit_url}")
 
 
 def environment() -> Environment:
@@ -238,6 +227,7 @@ def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
     )
 
 
-def recipe(args, *others) -> dict:
+def recipe(args: RunArguments, *job_arguments) -> dict:
     """All settings, flags and defaults alike, in the form of a recipe."""
-    return {name: value for arguments in others for name, value in asdict(arguments).items()} | args.to_sanitized_dict()
+    settings = {name: value for arguments in job_arguments for name, value in asdict(arguments).items()}
+    return settings | args.to_sanitized_dict()

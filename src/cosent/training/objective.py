@@ -128,10 +128,10 @@ def number_of_logits(loss: Loss, manifests: list[Labels], tower: str, sbert_clas
     return loss.classes or (3 if manifests and manifests[0].label_kind == "nli" else sbert_classes or 2)
 
 
-def checked_parameters(loss: Loss, given: dict[str, Any], tower: str) -> dict[str, float]:
+def checked_parameters(loss: Loss, options: dict[str, Any], tower: str) -> dict[str, float]:
     """Values of the types of their defaults; refuses parameters that a loss does not have, and values out of range."""
     accepted, values = loss.hyper_parameters, {}
-    for key, value in given.items():
+    for key, value in options.items():
         flag = f"--{key}" if key in FLAGS else f"--loss_args {key}"
         if key not in accepted:
             raise InputError(
@@ -152,11 +152,11 @@ def checked_parameters(loss: Loss, given: dict[str, Any], tower: str) -> dict[st
 def check_labels(name: str, manifests: list[Labels]) -> None:
     """Refuses corpora that a loss cannot learn from, separately or together."""
     for manifest in manifests:
-        kind, others = ONLY_KIND.get(name, (manifest.label_kind, ""))
+        kind, alternatives = ONLY_KIND.get(name, (manifest.label_kind, ""))
         if manifest.label_kind != kind:
             raise InputError(
                 f"--loss {name} needs {kind} labels, and {manifest.name} has {manifest.label_kind} labels. "
-                f"Use --loss {others}."
+                f"Use --loss {alternatives}."
             )
     kinds = [manifest.label_kind for manifest in manifests]
     if name == "sbert_joint" and not ("nli" in kinds and set(kinds) > {"nli"}):
@@ -210,18 +210,13 @@ def loss_targets(
     return scaled(labels, manifest)
 
 
-def shares(labels: np.ndarray, manifest: Labels) -> np.ndarray:
-    """Labels scaled to 0..1 in float64."""
-    return (labels.astype(np.float64) - manifest.label_min) / (manifest.label_max - manifest.label_min)
-
-
 def classes_of(labels: np.ndarray, manifest: Labels, classes: int) -> np.ndarray:
-    return equal_parts(torch.from_numpy(shares(labels, manifest)), classes).numpy().astype(np.float32)
+    return equal_parts(torch.from_numpy(manifest.shares(labels)), classes).numpy().astype(np.float32)
 
 
 def scaled(labels: np.ndarray, manifest: Labels) -> np.ndarray:
     """Labels scaled to 0..1, float32 `(pairs,)`: at least `SIMILAR_LABEL` where they are at least `similar_from`."""
-    values = shares(labels, manifest).astype(np.float32)
+    values = manifest.shares(labels).astype(np.float32)
     # Rounding could carry a label over an end of its range, or over the boundary that in-batch losses read.
     boundary = np.float32(SIMILAR_LABEL)
     is_similar = similar(labels, manifest.similar_from)

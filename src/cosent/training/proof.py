@@ -56,9 +56,9 @@ class FolderProof:
         return model.encoder if isinstance(model, BiEncoder) else model
 
     def begin(self) -> None:
-        """Keeps the answers of the starting model; call it before the first step."""
+        """Computes the outputs of the starting model; call it before the first step."""
         if rank() == 0:
-            self.start = answers(self.encoder, self.pairs)
+            self.start = outputs_of(self.encoder, self.pairs)
 
     def check(self, folder: str | Path) -> Proof:
         """Compares a saved folder; all processes must call it, and all raise."""
@@ -73,23 +73,22 @@ class FolderProof:
         with without_warnings():
             loaded = load_model(folder)
         loaded.packing = trained.packing
-        now = answers(trained, self.pairs)
-        again = answers(loaded.to(trained.device), self.pairs)
-        difference = float(row_differences(now, again).max())
+        outputs = outputs_of(trained, self.pairs)
+        difference = float(row_differences(outputs, outputs_of(loaded.to(trained.device), self.pairs)).max())
         if not difference <= self.tolerance:
             raise InputError(
                 f"The saved model does not match the one in memory (largest relative difference {difference:.0e}, "
                 f"tolerance {self.tolerance:.0e}). Report it, with the command."
             )
-        moved = None if self.start is None else distance(self.start, now)
-        proof = Proof(difference, moved, len(now), "scores" if isinstance(trained, CrossEncoder) else "vectors")
+        moved = None if self.start is None else distance(self.start, outputs)
+        proof = Proof(difference, moved, len(outputs), "scores" if isinstance(trained, CrossEncoder) else "vectors")
         logger.info("%s", proof)
         if moved is not None and moved < 1e-6:
             logger.warning("The model has not moved from the one it started from: training has changed nothing.")
         return proof
 
 
-def answers(encoder: SentenceEncoder | CrossEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
+def outputs_of(encoder: SentenceEncoder | CrossEncoder, pairs: list[tuple[str, str]]) -> np.ndarray:
     """Float32 vectors `(PROVEN_TEXTS, hidden)` of the sentences of pairs, or a cross-encoder's scores of the pairs."""
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
     wrapped = vars(encoder).pop("forward", None)  # accelerate's autocast: a model is compared as it is saved
@@ -103,13 +102,13 @@ def answers(encoder: SentenceEncoder | CrossEncoder, pairs: list[tuple[str, str]
             encoder.forward = wrapped
 
 
-def distance(start: np.ndarray, now: np.ndarray) -> float:
+def distance(start: np.ndarray, end: np.ndarray) -> float:
     """Mean cosine distance of vectors `(sentences, hidden)`, or mean absolute difference of scores `(pairs,)`."""
-    if now.ndim == 1:
-        return float(np.abs(now - start).mean())
-    start, now = start.astype(np.float64), now.astype(np.float64)
-    lengths = np.linalg.norm(start, axis=1) * np.linalg.norm(now, axis=1)
-    return float(1 - ((start * now).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
+    if end.ndim == 1:
+        return float(np.abs(end - start).mean())
+    start, end = start.astype(np.float64), end.astype(np.float64)
+    lengths = np.linalg.norm(start, axis=1) * np.linalg.norm(end, axis=1)
+    return float(1 - ((start * end).sum(axis=1) / np.maximum(lengths, 1e-12)).mean())
 
 
 def rounding(model: nn.Module) -> float:

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from accelerate.utils.constants import FSDP_MODEL_NAME
 from torch import Tensor
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import rotate_checkpoints
 
 from cosent.compute.distributed import decided_by_main, locked_by_main
 from cosent.errors import InputError, writing
 from cosent.models.loading import quiet_transformers
-from cosent.seal import SEAL, UNFINISHED, seal
-from cosent.training.card import upload
-from cosent.training.checkpoints import CONTINUE, SETTINGS_NAME, best_checkpoint, final_folder, had_ended
+from cosent.seal import SEAL, UNFINISHED, is_whole, seal
+from cosent.training.checkpoints import CONTINUE, SETTINGS_NAME, final_folder
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
@@ -34,12 +34,10 @@ class ResumableTrainer(Trainer):
     and sets `loads_all_weights = False` if it holds only a part of the weights.
     """
 
-    starts_at_end: bool | None = None
+    starts_at_end = False
     at_start: Callable[[], Any] | None = None
     before: Any = None
-    earlier_losses: Any = None  # of a checkpoint, until they are restored
     loads_all_weights = True
-    saved_to: str | None = None  # folder of the model as it is now
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -51,7 +49,7 @@ class ResumableTrainer(Trainer):
         It is called once on every rank, when the model is wrapped and still has the initial weights of the run: those
         of `resume_from_checkpoint` are loaded after it. FSDP and DeepSpeed cannot evaluate earlier.
         """
-        self.at_start, self.starts_at_end, self.saved_to = at_start, None, None
+        self.at_start = at_start
         with locked_by_main(self.args.output_dir):
             result = super().train(resume_from_checkpoint, **kwargs)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
@@ -70,29 +68,8 @@ class ResumableTrainer(Trainer):
         except (TypeError, ValueError) as error:
             raise InputError(f"--lr_scheduler_kwargs {self.args.lr_scheduler_kwargs}: {error}. Correct it.") from error
 
-    def init_hf_repo(self, token=None, private=None):
-        """Creates the repository, private by default, at the start: the Hub refuses a run then, not at its end."""
-        super().init_hf_repo(token, self.args.hub_private_repo is not False if private is None else private)
-
-    def push_to_hub(self, commit_message: str | None = "End of training", *, token: str | None = None, **kwargs):
-        """Uploads the folder of the saved model, which is saved first if it was not; returns the commit's address.
-
-        Trainer calls it at the end of `save_model` with `push_to_hub` among its arguments.
-        """
-        if self.saved_to is None:
-            self.save_model(_internal_call=True)
-        if self.is_world_process_zero():
-            token = token or self.args.hub_token
-            return upload(
-                self.saved_to or self.args.output_dir,
-                self.hub_model_id,
-                True,
-                commit_message or "End of training",
-                token,
-            )
-
-    def _push_from_checkpoint(self, checkpoint_folder):
-        """Publishes no checkpoint: the finished folder is enough."""
+    def create_model_card(self, *args, **kwargs):
+        """Writes no card of transformers, which `push_to_hub` would upload in the place of ours."""
 
     def create_accelerator_and_postprocess(self):
         # FSDP would gather the weights in bfloat16 and round scores to it, DeepSpeed would keep and save them in it.
@@ -111,14 +88,23 @@ class ResumableTrainer(Trainer):
     def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):
         with quiet_transformers():  # it drops a best checkpoint whose folder was moved, with a warning
             trained = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
+        self.starts_at_end = False
+        if resume_from_checkpoint is not None:
+            saved = TrainerState.load_from_json(str(Path(resume_from_checkpoint, TRAINER_STATE_NAME)))
+            self.starts_at_end = had_ended(saved, max_steps)
         if self.state.train_batch_size != self._train_batch_size:
             raise InputError(
                 f"{resume_from_checkpoint} was trained with batches of {self.state.train_batch_size} pairs per device, "
                 f"not {self._train_batch_size}: an epoch would be resumed at another pair. Repeat its batch size."
             )
-        self.earlier_losses = self.state.stateful_callbacks.get("losses")
-        if resume_from_checkpoint is not None and self.args.load_best_model_at_end:
-            self.state.best_model_checkpoint = decided_by_main(lambda: best_checkpoint(resume_from_checkpoint))
+        if self.args.load_best_model_at_end and (step := self.state.best_global_step) is not None:
+            best = Path(resume_from_checkpoint).with_name(f"checkpoint-{step}")  # the run may have been moved or copied
+            if not decided_by_main(lambda: is_whole(best)):
+                raise InputError(
+                    f"The best checkpoint so far, {best.name}, is not next to {resume_from_checkpoint}. Copy it there, "
+                    "or pass --load_best_model_at_end false."
+                )
+            self.state.best_model_checkpoint = str(best)
         return trained
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
@@ -165,19 +151,9 @@ class ResumableTrainer(Trainer):
         if "loss" in logs:
             logs |= {name: float(torch.stack(values).mean()) for name, values in self.parts.items()}
             self.parts.clear()
-        if "train_loss" in logs:  # Trainer's is that of the steps since the checkpoint
-            losses = self.earlier_losses or {
-                "total": self._total_loss_scalar,
-                "running": 0.0,
-            }  # the first: no epoch was left
-            logs["train_loss"] = (losses["total"] + losses["running"]) / max(self.state.global_step, 1)
         super().log(logs, *args, **kwargs)
 
     def _save_checkpoint(self, model, trial):
-        running = float(self.accelerator.reduce(self._tr_loss, "mean"))  # since the last log line
-        losses = {"total": self._total_loss_scalar, "running": running, "logged": self._globalstep_last_logged}
-        losses["parts"] = {name: torch.stack(values).tolist() for name, values in self.parts.items()}
-        self.state.stateful_callbacks["losses"] = losses
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
         if self.args.should_save:
             (folder / SEAL).unlink(missing_ok=True)  # left by a run that was resumed from before this step
@@ -203,26 +179,24 @@ class ResumableTrainer(Trainer):
         if output_dir is not None and _internal_call:  # a checkpoint, or the hidden folder of a job
             with writing(output_dir, advice=CONTINUE):
                 return super().save_model(output_dir, _internal_call)
-        self.saved_to = output_dir or self.args.output_dir
-        with writing(self.saved_to, advice=CONTINUE), final_folder(self.args, self.saved_to) as folder:
+        output_dir = output_dir or self.args.output_dir
+        with writing(output_dir, advice=CONTINUE), final_folder(self.args, output_dir) as folder:
             super().save_model(str(folder), _internal_call=True)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save")
 
-    def _run_epoch(self, *, epoch, train_dataloader, resume_from_checkpoint=None, **kwargs):
+    def _run_epoch(self, *, epoch, train_dataloader, **kwargs):
         set_epoch(train_dataloader, epoch)
-        if self.earlier_losses:
-            losses, self.earlier_losses = self.earlier_losses, None
-            self._total_loss_scalar, self._globalstep_last_logged = losses["total"], losses["logged"]
-            self._tr_loss.fill_(losses["running"])
-            self.parts = {name: list(self._tr_loss.new_tensor(values)) for name, values in losses["parts"].items()}
-        if resume_from_checkpoint is not None and self.starts_at_end is None:  # later, the checkpoint may be gone
-            self.starts_at_end = had_ended(resume_from_checkpoint, self.state.max_steps)
         if self.starts_at_end:
             self.control.should_training_stop = True
         else:
-            resume = {"resume_from_checkpoint": resume_from_checkpoint}
-            super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **resume, **kwargs)
+            super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **kwargs)
+
+
+def had_ended(saved: TrainerState, max_steps: int) -> bool:
+    """Whether training had ended at a checkpoint, by early stopping or after `max_steps` steps."""
+    stopped = saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
+    return stopped and (saved.global_step < saved.max_steps or saved.global_step >= max_steps)
 
 
 def set_epoch(dataloader, epoch: int) -> None:

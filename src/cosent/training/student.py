@@ -26,9 +26,10 @@ from cosent.models.sentence_bert import BiEncoder
 from cosent.models.student import Student
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import StudentTrainingArguments
+from cosent.training.encoder import trained_prompts
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
-from cosent.training.pairs import Datasets, Rows, meanings, pair_dataset, rows_by_name, trained_prompts
+from cosent.training.pairs import Datasets, Rows, meanings, pair_dataset, rows_by_name
 
 HELD_OUT_SYNONYMS = 500  # of a split, for the perplexity
 

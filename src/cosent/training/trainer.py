@@ -20,19 +20,11 @@ from cosent.models.sentence_bert import BiEncoder
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard, DeadBatchReport
+from cosent.training.encoder import tower_of, trained_prompts
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
 from cosent.training.objective import Objective, build_objective
-from cosent.training.pairs import (
-    TOWER_DATA,
-    Datasets,
-    meanings,
-    rows_by_name,
-    tower_of,
-    trained_prompts,
-    training_pairs,
-    warn_without_dropout,
-)
+from cosent.training.pairs import TOWER_DATA, Datasets, meanings, rows_by_name, training_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -110,11 +102,9 @@ class PairTrainer(GlobalBatchTrainer):
             objectives = build_objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
         self.objectives = objectives
         check_logits(encoder, self.objectives)
-        if "simcse" in (objective.name for objective in self.objectives.values()):
-            warn_without_dropout(encoder)
-
         self.prompt, self.peft_config = (prompt, prompt_name), peft_config
         module = self.prepared(encoder, args.seed)
+        _, collator = TOWER_DATA[tower_of(encoder)]
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             train_pairs = training_pairs(rows, trained, self.objectives, encoder, self.prefixes)
         super().__init__(
@@ -122,7 +112,7 @@ class PairTrainer(GlobalBatchTrainer):
             args,
             train_dataset=train_pairs,
             held_out=held_out,
-            data_collator=TOWER_DATA[tower_of(encoder)].collator.from_tokenizer(encoder.tokenizer),
+            data_collator=collator.from_tokenizer(encoder.tokenizer),
             corpus_weights=check_weights(corpus_weights, self.objectives),
             adapter=self.adapter,
             compute_metrics=compute_metrics,
@@ -135,10 +125,6 @@ class PairTrainer(GlobalBatchTrainer):
     def watch(self) -> None:
         """Adds the callbacks that report batches without a gradient, and a collapse of the scores."""
         args = self.args
-        batch, pairs = self._train_batch_size * args.world_size, len(self.train_dataset)
-        if batch > pairs:
-            flag = "per_device_train_batch_size" if args.cached_batch_size is None else "cached_batch_size"
-            logger.warning("--%s %d: all %d pairs are one batch, an epoch one step.", flag, getattr(args, flag), pairs)
         self.dead_batches = DeadBatchReport()
         if any(objective.compares_pairs for objective in self.objectives.values()):
             if self._train_batch_size * (1 if args.local_comparisons else args.world_size) == 1:
@@ -175,8 +161,7 @@ class PairTrainer(GlobalBatchTrainer):
 
     def objective_of(self, targets: dict[str, Tensor]) -> Objective:
         """The objective of a batch, which is of one corpus."""
-        every = list(self.objectives.values())
-        return every[int(targets["objective"][0])] if "objective" in targets else every[0]
+        return list(self.objectives.values())[int(targets["objective"][0]) if "objective" in targets else 0]
 
     def corpus_of(self, targets: dict[str, Tensor]) -> str:
         names = list(self.objectives)
@@ -219,20 +204,16 @@ def build_objectives(
         raise InputError(
             f"--loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each."
         )
-    every = {name: resolved(loss[name]) for name in labels}
-    takers = {
-        option: [name for name, own_loss in every.items() if takes(own_loss, option, tower)] for option in options
-    }
-    built = {
-        name: build_objective(
-            own_loss, {key: options[key] for key in options if name in (takers[key] or every)}, [labels[name]], tower
-        )
-        for name, own_loss in every.items()
-    }
-    heads = {name: objective.classes for name, objective in built.items() if objective.classes}
+    by_name = {name: resolved(loss[name]) for name in labels}
+    objectives = {}
+    for name, function in by_name.items():
+        takers = {option: [other for other in by_name if takes(by_name[other], option, tower)] for option in options}
+        taken = {option: value for option, value in options.items() if not takers[option] or name in takers[option]}
+        objectives[name] = build_objective(function, taken, [labels[name]], tower)
+    heads = {name: objective.classes for name, objective in objectives.items() if objective.classes}
     if len(heads) > 1 and (tower == "bi_encoder" or len(set(heads.values())) > 1):
         raise InputError(f"The losses of {' and '.join(heads)} read logits of their own, and a model has one head.")
-    return built
+    return objectives
 
 
 def check_logits(encoder: TextModel, objectives: Mapping[str, Objective]) -> None:
@@ -258,19 +239,20 @@ def resolved(loss: Loss) -> losses.Loss:
 
 
 def check_weights(
-    given: Sequence[float] | Mapping[str, float] | None, objectives: Mapping[str, Objective]
+    weights: Sequence[float] | Mapping[str, float] | None, objectives: Mapping[str, Objective]
 ) -> list[float] | None:
-    """The share of every dataset, if shares are given: positive numbers."""
-    if given is None:
+    """The shares of the datasets in their order, positive numbers; None for equal shares."""
+    if weights is None:
         return None
-    names = list(objectives)
     if "sbert_joint" in (objective.name for objective in objectives.values()):
         raise InputError("--loss sbert_joint draws similarity pairs and NLI pairs 1:1. Leave --corpus_weights out.")
-    if isinstance(given, Mapping) and set(given) != set(names):
-        raise InputError(f"corpus_weights names {', '.join(given)}, and the datasets are {', '.join(names)}.")
-    weights = [given[name] for name in names] if isinstance(given, Mapping) else list(given)
-    if len(weights) != len(names) or len(names) < 2 or not all(0 < value < float("inf") for value in weights):
-        raise InputError(
-            f"--corpus_weights takes a positive number per corpus, as 2 1; got {weights} for {len(names)}."
-        )
-    return weights
+    if isinstance(weights, Mapping):
+        if set(weights) != set(objectives):
+            raise InputError(
+                f"corpus_weights names {', '.join(weights)}, and the datasets are {', '.join(objectives)}."
+            )
+        weights = [weights[name] for name in objectives]
+    count = len(objectives)
+    if len(weights) != count or count < 2 or not all(0 < value < float("inf") for value in weights):
+        raise InputError(f"--corpus_weights takes a positive number per corpus, as 2 1; got {weights} for {count}.")
+    return list(weights)

@@ -1,6 +1,5 @@
-"""The verdict on a training: paired changes, floors, warnings about what did not improve, and the final table."""
+"""The verdict on a training: floors, paired changes, warnings about metrics that did not improve, the final table."""
 
-import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,11 +25,8 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import pair_scores, pair_vectors
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
-from cosent.record import OVERLAP, Changes, Metrics, RunRecord
+from cosent.record import OVERLAP, RunRecord
 from cosent.training.evaluation import RUN_RESAMPLES, Evaluation
-from cosent.training.global_batch import GlobalBatchTrainer
-
-logger = logging.getLogger(__name__)
 
 SIMILAR = "similar"  # the floor, and the shipped model
 TEACHER = "teacher"  # of a student, next to the floors
@@ -40,7 +36,6 @@ COMPARISONS = {  # by name in `RunRecord.changes`: a metric, and what it is comp
     SIMILAR: ("Spearman", "the shipped model `similar`"),
     "recall_at_10": ("Recall@10", "its value before training"),
 }
-Floors = dict[str, dict[str, "Floor"]]  # by corpus and split
 
 
 @dataclass(frozen=True)
@@ -50,6 +45,9 @@ class Floor:
     labels: np.ndarray
     groups: np.ndarray
     scores: dict[str, np.ndarray]
+
+
+Floors = dict[str, dict[str, Floor]]  # by corpus and split
 
 
 def floors_of(corpora: Iterable[Corpus], recipe: dict[str, Any], device: torch.device) -> Floors:
@@ -88,62 +86,43 @@ def cached_scores(
     return np.einsum("ij,ij->i", vectors[places[:, 0]], vectors[places[:, 1]])
 
 
-def spearman_of_floors(floors: Floors) -> Metrics:
-    """By corpus, split and floor; NaN in a split of a single label."""
-    return {
-        corpus: {
-            split: {name: spearman(scores, floor.labels) for name, scores in floor.scores.items()}
-            for split, floor in splits.items()
-        }
-        for corpus, splits in floors.items()
-    }
-
-
-def tiny_splits(floors: Floors) -> list[str]:
-    """A warning for each held-out split that is too small to judge a model by."""
+def judge(record: RunRecord, before: Evaluation, after: Evaluation, floors: Floors) -> None:
+    """Adds the floors, the paired changes and the warnings to the record of a run."""
+    for corpus, splits in floors.items():
+        record.floors[corpus], record.changes[corpus] = {}, {}
+        for split, floor in splits.items():
+            spearman_of = {name: spearman(scores, floor.labels) for name, scores in floor.scores.items()}
+            record.floors[corpus][split] = spearman_of  # NaN in a split of a single label
+            record.changes[corpus][split] = paired_changes(before, after, floor, corpus, split)
+    record.warnings = warnings_of(record)
     named = [(f"{corpus} {split}", floor) for corpus, splits in floors.items() for split, floor in splits.items()]
-    return [warning for where, floor in named if (warning := too_few(floor.labels, where))]
+    record.warnings += [warning for where, floor in named if (warning := too_few(floor.labels, where))]
 
 
-def paired_changes(before: Evaluation, after: Evaluation, floors: Floors) -> Changes:
+def paired_changes(
+    before: Evaluation, after: Evaluation, floor: Floor, corpus: str, split: str
+) -> dict[str, tuple[float, float, float]]:
     """Differences on the same rows with their intervals, see `RunRecord.changes`.
 
-    Pairs that share a sentence are drawn together. Tiny splits have no intervals.
-    """
-    changes: Changes = {}
-    for name, splits in floors.items():
-        for split, floor in splits.items():
-            scores = {"after": after.scores[name][split]["scores"], "spearman": before.scores[name][split]["scores"]}
-            measured = [moment.queries.get(name, {}).get(split) for moment in (after, before)]
-            queries = [values["recall_at_10"] for _, values in filter(None, measured)]
-            changes.setdefault(name, {})[split] = changes_of_split(
-                split, floor.labels, floor.groups, scores | floor.scores, queries
-            )
-    return changes
-
-
-def changes_of_split(
-    split: str, labels: np.ndarray, groups: np.ndarray, scores: dict[str, np.ndarray], queries: list[np.ndarray]
-) -> dict[str, tuple[float, float, float]]:
-    """Differences of a split with their intervals, by metric.
-
-    Args:
-        groups: `pair_groups` of the rows.
-        scores: of the pairs; the Spearman of the first is compared with each of the others, under the other's name.
-        queries: Recall@10 of each query after and before training; empty where it was not measured.
+    Pairs that share a sentence are drawn together. A tiny split has no intervals.
     """
     gaps: dict[str, tuple[float, np.ndarray, float]] = {}
+    labels, groups = floor.labels, floor.groups
     if can_rank(labels) and not too_few(labels, split):
-        methods = np.stack(list(scores.values()))
-        drawn = resampled_spearman(methods, labels, RUN_RESAMPLES, groups=groups)
-        values = [spearman(row, labels) for row in methods]
-        for number, metric in list(enumerate(scores))[1:]:
+        methods = {"after": after.scores[corpus][split]["scores"], "spearman": before.scores[corpus][split]["scores"]}
+        methods |= floor.scores
+        drawn = resampled_spearman(np.stack(list(methods.values())), labels, RUN_RESAMPLES, groups=groups)
+        values = [spearman(scores, labels) for scores in methods.values()]
+        for number, metric in list(enumerate(methods))[1:]:
             gaps[metric] = values[0] - values[number], drawn[:, 0] - drawn[:, number], independent(groups)
+    queries = [
+        moment.queries[corpus][split][1] for moment in (after, before) if split in moment.queries.get(corpus, {})
+    ]
     if queries:
-        drawn = resampled_means(np.stack(queries), RUN_RESAMPLES)
-        gaps["recall_at_10"] = float(np.subtract(*queries).mean()), drawn[:, 0] - drawn[:, 1], len(queries[0])
-    intervals = {metric: paired_interval(*gap) for metric, gap in gaps.items()}
-    return {metric: interval for metric, interval in intervals.items() if interval is not None}
+        recalls = np.stack([metrics["recall_at_10"] for metrics in queries])  # (2, queries), after and before
+        drawn = resampled_means(recalls, RUN_RESAMPLES)
+        gaps["recall_at_10"] = float((recalls[0] - recalls[1]).mean()), drawn[:, 0] - drawn[:, 1], recalls.shape[1]
+    return {metric: interval for metric, gap in gaps.items() if (interval := paired_interval(*gap)) is not None}
 
 
 def warnings_of(record: RunRecord) -> list[str]:
@@ -159,16 +138,24 @@ def warnings_of(record: RunRecord) -> list[str]:
 def faults_of(record: RunRecord, corpus: str, split: str) -> dict[str, str]:
     """Comparisons of a split with Spearman not clearly above the start or a floor, or a lower Recall@10."""
     after, before = record.after[corpus][split], record.before[corpus][split]
-    floors = record.floors.get(corpus, {}).get(split, {})
+    floors, changes = (named.get(corpus, {}).get(split, {}) for named in (record.floors, record.changes))
     most = after.get("spearman_at_most", 1.0)  # of scores that differ; where they are tied, as overlap, it is higher
     lower = {name: value for name, value in floors.items() if name != TEACHER and not value > most}
     references = {"spearman": before["spearman"]} | lower
     comparisons = [(name, after["spearman"], reference) for name, reference in references.items()]
     if after.get("recall_at_10", math.inf) < before.get("recall_at_10", -math.inf):
         comparisons.append(("recall_at_10", after["recall_at_10"], before["recall_at_10"]))
-    changes = record.changes.get(corpus, {}).get(split, {})
-    faults = {name: compared_with(name, *values, changes.get(name)) for name, *values in comparisons}
-    return {name: fault for name, fault in faults.items() if fault is not None}
+    faults = {}
+    for name, value, reference in comparisons:
+        change = changes.get(name)  # without one, any higher value is above
+        low, high = (math.nan, math.nan) if change is None else change[1:]
+        if math.isnan(reference) or (value > reference and not low <= 0):
+            continue
+        metric, than = COMPARISONS[name]
+        relation = "below" if high < 0 else "not clearly above"
+        interval = "too few pairs for an interval" if change is None else in_points(*change)
+        faults[name] = f"{metric} is {relation} {than}: {reference:.4f} -> {value:.4f} ({interval})"
+    return faults
 
 
 def in_vain(record: RunRecord) -> bool:
@@ -177,41 +164,9 @@ def in_vain(record: RunRecord) -> bool:
     return bool(faults) and all(fault.keys() - {"recall_at_10"} for fault in faults)
 
 
-def compared_with(name: str, value: float, reference: float, change: tuple[float, float, float] | None) -> str | None:
-    """Why a value is not clearly above its reference, in words; None if it is, or if there is no reference.
-
-    Args:
-        name: of the comparison, see `COMPARISONS`.
-        change: the difference and its interval; without one, any higher value is above.
-    """
-    metric, than = COMPARISONS[name]
-    low, high = (math.nan, math.nan) if change is None else change[1:]
-    if math.isnan(reference) or (value > reference and not low <= 0):
-        return None
-    relation = "below" if high < 0 else "not clearly above"
-    interval = "too few pairs for an interval" if change is None else in_points(*change)
-    return f"{metric} is {relation} {than}: {reference:.4f} -> {value:.4f} ({interval})"
-
-
 def in_points(difference: float, low: float, high: float) -> str:
     """A difference and its interval, x100."""
     return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
-
-
-def warn_of_fall(trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation, predictions: dict[str, Any]) -> None:
-    """Warns at the first validation of a training about metrics clearly below the start."""
-    rows, name = corpus.split("validation"), corpus.manifest.name
-    scores = {"now": predictions["scores"], "spearman": before.scores[name]["validation"]["scores"]}
-    measured = predictions.get("queries"), before.queries.get(name, {}).get("validation", (None, None))[1]
-    queries = [values["recall_at_10"] for values in measured if values is not None]
-    changes = changes_of_split("validation", corpus.labels("validation"), pair_groups(rows), scores, queries)
-    falls = [f"{COMPARISONS[key][0]} {in_points(*change)}" for key, change in changes.items() if change[2] < 0]
-    if falls:
-        logger.warning(
-            "step %d: %s validation is below the start (change x100: %s). Stop, and train with a lower "
-            "--learning_rate than %g.",
-            *(trainer.state.global_step, name, ", ".join(falls), trainer.args.learning_rate),
-        )
 
 
 def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
@@ -221,41 +176,34 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     columns = [OVERLAP, SIMILAR, *([TEACHER] if record.recipe.get("teacher") else [])]
     head = f"{'Spearman':<24}{'before':>8}{'after':>8}{''.join(f'{name:>9}' for name in columns)}{'at most':>9}"
     note = "(overlap: characters in common; similar: the shipped model; at most: given ties of labels)"
-    lines = [f"{head}  {'change x100 [95%]':<22} {note}"]
-    retrieval, calibrated = [], []
+    lines, retrieval = [f"{head}  {'change x100 [95%]':<22} {note}"], []
     for name, splits in record.after.items():
-        rule = rules.get(name)
-        for split, values in splits.items():
+        for split, after in splits.items():
             title, before = f"{name + ' ' + split:<24}", record.before[name][split]
-            lowest = record.floors.get(name, {}).get(split, {})
-            floor = "".join(f"{lowest[key]:9.4f}" if key in lowest else " " * 9 for key in columns)
-            most = values.get("spearman_at_most", 1.0)
+            floors = record.floors.get(name, {}).get(split, {})
+            at_most = after.get("spearman_at_most")
+            numbers = [*(floors.get(column) for column in columns), None if at_most == 1 else at_most]
+            cells = "".join(" " * 9 if number is None else f"{number:9.4f}" for number in numbers)
+            unknown = "nan" if math.isnan(after["spearman"] - before["spearman"]) else "too few separate pairs"
             change = record.changes.get(name, {}).get(split, {}).get("spearman")
-            line = f"{title}{before['spearman']:8.4f}{values['spearman']:8.4f}{floor}"
-            unknown = "nan" if math.isnan(values["spearman"] - before["spearman"]) else "too few separate pairs"
-            line += f"{f'{most:.4f}' if most < 1 else '':>9}  {in_points(*change) if change else unknown:<22}"
-            if "auc" in values:
-                line += f" AUC {values['auc']:.4f}"
-            if rule is not None:
-                line += f", accuracy {values['accuracy']:.4f}, F1 {values['f1']:.4f} at {rule.threshold:.4f}"
+            line = f"{title}{before['spearman']:8.4f}{after['spearman']:8.4f}{cells}"
+            line += f"  {in_points(*change) if change else unknown:<22}"
+            if "auc" in after:
+                line += f" AUC {after['auc']:.4f}"
+            if name in rules:
+                line += f", accuracy {after['accuracy']:.4f}, F1 {after['f1']:.4f} at {rules[name].threshold:.4f}"
                 line += " (from validation)"
-            if "perplexity" in values:
-                line += f"   perplexity {before['perplexity']:.2f} -> {values['perplexity']:.2f}"
+            if "perplexity" in after:
+                line += f"   perplexity {before['perplexity']:.2f} -> {after['perplexity']:.2f}"
             lines.append(line.rstrip())
             intervals = record.intervals.get(name, {}).get(split, {})
             if "recall_at_10" in intervals:
                 changes = (
-                    f"  {before[key]:.4f} -> {values[key]:.4f} [{intervals[key][0]:.4f}, {intervals[key][1]:.4f}]"
+                    f"  {before[key]:.4f} -> {after[key]:.4f} [{intervals[key][0]:.4f}, {intervals[key][1]:.4f}]"
                     for key in ("recall_at_1", "recall_at_10")
                 )
-                retrieval.append(f"{title}{values['queries']:8.0f}{values['pool']:8.0f}{''.join(changes)}")
-        if rule is not None and rule.calibration is not None and "test" in splits:
-            changes = (
-                f"{what} {splits['test'][f'uncalibrated_{key}']:.4f} -> {splits['test'][key]:.4f}"
-                for what, key in (("Brier", "brier"), ("calibration error", "calibration_error"))
-            )
-            calibrated.append(f"{name} test, scores -> probabilities ({rule.calibration.method}): {', '.join(changes)}")
+                retrieval.append(f"{title}{after['queries']:8.0f}{after['pool']:8.0f}{''.join(changes)}")
     if retrieval:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
-    return lines + calibrated + retrieval + [f"warning: {line}" for line in record.warnings]
+    return lines + retrieval + [f"warning: {line}" for line in record.warnings]
