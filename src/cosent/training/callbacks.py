@@ -1,10 +1,9 @@
-"""Trainer callbacks: batches without a gradient, collapse of the scores, log lines and progress."""
+"""Trainer callbacks: collapse of the scores, log lines and progress."""
 
 import logging
 import math
 import sys
 
-import torch
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
@@ -13,30 +12,6 @@ logger = logging.getLogger(__name__)
 # Every Spearman, Recall@10 and perplexity is printed too.
 PRINTED = {"loss", "learning_rate", "similarity_loss", "generation_loss"}
 PRINTED |= {"mlm", "neighbour", "compare", "tokens", "minutes"}
-
-
-class DeadBatchReport(TrainerCallback):
-    """Counts the batches of an epoch with nothing to compare: loss and gradient are exactly 0."""
-
-    batches = 0
-    alive: torch.Tensor | int = 0
-
-    def add(self, taught: torch.Tensor) -> None:
-        """Counts one batch; `taught` is a bool tensor of shape `()`. Kept on its device: no synchronisation."""
-        self.batches += 1
-        self.alive = self.alive + taught.long()
-
-    def on_epoch_end(self, args, state, control, **kwargs):
-        dead = self.batches - int(self.alive)
-        if dead:
-            logger.warning(
-                "epoch %d: %d of %d batches taught nothing, with a loss of 0: all pairs of one label (infonce: no "
-                "similar ones). Raise --per_device_train_batch_size.",
-                round(state.epoch),
-                dead,
-                self.batches,
-            )
-        self.batches, self.alive = 0, 0
 
 
 DROP = 0.1  # of validation Spearman below its best

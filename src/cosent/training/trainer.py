@@ -19,7 +19,7 @@ from cosent.models.lora import add_adapter
 from cosent.models.sentence_bert import BiEncoder
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.callbacks import CollapseGuard, DeadBatchReport
+from cosent.training.callbacks import CollapseGuard
 from cosent.training.encoder import tower_of, trained_prompts
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
@@ -123,15 +123,13 @@ class PairTrainer(GlobalBatchTrainer):
         self.watch()
 
     def watch(self) -> None:
-        """Adds the callbacks that report batches without a gradient, and a collapse of the scores."""
+        """Warns about batches that compare little, and watches for a collapse of the scores."""
         args = self.args
-        self.dead_batches = DeadBatchReport()
         if any(objective.compares_pairs for objective in self.objectives.values()):
             if self._train_batch_size * (1 if args.local_comparisons else args.world_size) == 1:
                 raise InputError(
                     "--per_device_train_batch_size 1: a batch of one pair has nothing to compare. Raise it."
                 )
-            self.add_callback(self.dead_batches)
             if args.gradient_accumulation_steps > 1:
                 logger.warning(
                     "--gradient_accumulation_steps %d: this loss never compares pairs of different batches. "
@@ -183,7 +181,18 @@ class PairTrainer(GlobalBatchTrainer):
 
     def count_batch(self) -> None:
         if self.taught is not None:
-            self.dead_batches.add(self.taught)
+            self.taught_batches.append(self.taught)
+
+    def _run_epoch(self, *, epoch, **kwargs):
+        self.taught_batches: list[Tensor] = []  # bool of shape `()`, on their device: counting waits for no batch
+        super()._run_epoch(epoch=epoch, **kwargs)
+        batches = len(self.taught_batches)
+        if dead := batches - sum(map(int, self.taught_batches)):
+            logger.warning(
+                "epoch %d: %d of %d batches taught nothing, with a loss of 0: all pairs of one label (infonce: no "
+                "similar ones). Raise --per_device_train_batch_size.",
+                *(epoch + 1, dead, batches),
+            )
 
 
 def build_objectives(
