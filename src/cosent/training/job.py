@@ -135,7 +135,8 @@ def run_training(
     if record.terms:
         terms_in_words = ", ".join(f"{corpus} ({words})" for corpus, words in record.terms.items())
         print(f"terms of the data behind it: {terms_in_words}")
-    print(next_step(record, str(args.output_dir), evaluated[0]))
+    if evaluated:
+        print(next_step(record, str(args.output_dir), evaluated[0]))
 
 
 def next_step(record: RunRecord, model: str, corpus: Corpus) -> str:
