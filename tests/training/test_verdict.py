@@ -9,16 +9,12 @@ import torch
 from cosent import load_model
 from cosent.comparing.document import plain
 from cosent.data.corpus import load_corpus
-from cosent.data.manifest import COLUMNS
 from cosent.evaluation.significance import resampled_spearman, spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.record import Environment, RunRecord, read_record
 from cosent.training.evaluation import Evaluation
 from cosent.training.verdict import Floor, final_table, floors_of, in_vain, paired_changes, warnings_of
 
-ROWS = [("今天天气很好", "今天天气真好", 1.0), ("怎么还款", "如何还款", 1.0), ("红色的苹果", "红苹果", 1.0)]
-ROWS += [("今天天气很好", "怎么还款", 0.0), ("红色的苹果", "我喜欢北京", 0.0), ("推荐一辆红车", "今天不好", 0.0)]
-ROWS += [("好", "好", 0.5), ("好", "坏", 0.5)]
 NAN = float("nan")
 
 
@@ -29,16 +25,6 @@ def warnings_about(before: dict, after: dict, floor: dict, changes: dict | None 
         {"made_up": {"test": metrics}} if metrics else {} for metrics in (before, after, changes, floor)
     )
     return warnings_of(run)
-
-
-def test_the_floor_is_what_an_audit_reports():
-    """Fails if the floor is another number than the one of the documentation."""
-    import pandas as pd
-    from cosent.data_scripts.audit import overlap_spearman as audited
-
-    firsts, seconds, labels = zip(*ROWS, strict=True)
-    floor = overlap_spearman(list(firsts), list(seconds), np.array(labels))
-    assert 100 * floor == pytest.approx(audited(pd.DataFrame(ROWS, columns=COLUMNS)), abs=0.006) and floor > 0.5
 
 
 @pytest.mark.parametrize(
