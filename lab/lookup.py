@@ -20,7 +20,7 @@ from torch.nn.functional import cosine_similarity, embedding_bag, normalize
 
 from cosent.atomic import complete_folder
 from cosent.cli import run
-from cosent.compute.distributed import seeded
+from cosent.compute.state import seeded
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.files import normalized_text
 from cosent.errors import InputError

@@ -21,9 +21,9 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from cosent.atomic import apply_umask
-from cosent.compute.distributed import seeded
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.packing import sentences_apart
+from cosent.compute.state import seeded
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 
-from cosent.compute.distributed import evaluating
 from cosent.compute.processes import PARENT_VARIABLE, end_tree, peak_memory_mib
+from cosent.compute.state import evaluating
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.student import Student

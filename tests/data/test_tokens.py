@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from cosent.compute import distributed
+from cosent.compute import state
 from cosent.data import tokens
 from cosent.data.tokens import read_pairs, read_texts
 from cosent.encoders import resolve
@@ -101,7 +101,7 @@ def test_a_long_text_is_read_once_and_in_part(monkeypatch):
 
     def counting(tokenizer, *columns, **options):
         characters.append(sum(len(text) for column in columns for text in column))
-        return distributed.run_tokenizer(tokenizer, *columns, **options)
+        return state.run_tokenizer(tokenizer, *columns, **options)
 
     monkeypatch.setattr(tokens, "run_tokenizer", counting)
     tokenizer = shipped("mini")

@@ -11,10 +11,10 @@ from torch import nn
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from transformers import Trainer, TrainingArguments
 
-from cosent.compute.distributed import choose_device
 from cosent.compute.onednn import has_bfloat16
 from cosent.errors import InputError
 from cosent.flags import Parser
+from cosent.jobs.arguments import choose_device
 from cosent.jobs.distill import StudentTrainingArguments
 from cosent.record import lineage, trained_on_pairs
 from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments

@@ -1,13 +1,11 @@
-"""Processes, threads and devices: gathering with gradients, decisions of rank 0, models shared by threads."""
+"""Processes of a launch: gathering with gradients, and decisions of rank 0."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -130,56 +128,3 @@ def locked_by_main(output: str | Path) -> Iterator[None]:
     with ExitStack() as locks:
         decided_by_main(lambda: locks.enter_context(locked(output)))
         yield
-
-
-_modes, _tokenizers = RLock(), RLock()  # of the modes of models, and of tokenizers
-
-
-def run_tokenizer(tokenizer, *texts: str | list[str], **options):
-    """Calls a tokenizer, one thread at a time: a call stores its truncation in the tokenizer."""
-    with _tokenizers:
-        return tokenizer(*texts, **options)
-
-
-_evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threads inside, modules to put back in train
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Runs a block in evaluation mode; the last of several threads inside restores the mode of every module."""
-    with _modes:
-        threads, trained = _evaluated.get(model) or (0, [module for module in model.modules() if module.training])
-        _evaluated[model] = threads + 1, trained
-        for module in trained:
-            module.training = False
-    try:
-        yield
-    finally:
-        with _modes:
-            threads, trained = _evaluated.pop(model)
-            if threads > 1:
-                _evaluated[model] = threads - 1, trained
-            else:
-                for module in trained:
-                    module.training = True
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Runs a block with random numbers that depend only on `seed`; the global random state is restored."""
-    with torch.random.fork_rng(range(torch.cuda.device_count())):  # without the list, it warns about several devices
-        torch.manual_seed(seed)
-        yield
-
-
-def choose_device(device: str | None, int8: bool = False) -> str:
-    """The device of a flag, checked; default: a GPU if there is one, else the CPU."""
-    if device is None:
-        return "cuda" if torch.cuda.is_available() and not int8 else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise InputError(f"--device is cpu, cuda or cuda:N, got {device}.")
-    if device != "cpu" and int8:
-        raise InputError(f"--int8 is for the CPU, got --device {device}. Drop one of the two.")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise InputError(f"--device {device}: this PyTorch sees no CUDA device. Install a CUDA build, or use the CPU.")
-    return device

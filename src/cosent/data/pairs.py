@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cosent.compute.distributed import run_tokenizer
+from cosent.compute.state import run_tokenizer
 from cosent.data.corpus import labels_of
 from cosent.data.manifest import COLUMNS
 from cosent.data.tokens import read_pairs

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from cosent.compute.distributed import run_tokenizer
+from cosent.compute.state import run_tokenizer
 from cosent.errors import InputError
 
 WINDOW = 8  # characters tokenised per token that is read: twice what a token of English has

@@ -4,6 +4,7 @@ Importing this module loads no torch, so that --help answers at once.
 """
 
 import logging
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ class Int8:
     int8: bool = option(False, "Compute linear layers in int8, on the CPU, which is then the default of --device.")
 
 
+def choose_device(device: str | None, int8: bool = False) -> str:
+    """The device of a flag, checked; default: a GPU if there is one, else the CPU."""
+    import torch  # takes seconds
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() and not int8 else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise InputError(f"--device is cpu, cuda or cuda:N, got {device}.")
+    if device != "cpu" and int8:
+        raise InputError(f"--int8 is for the CPU, got --device {device}. Drop one of the two.")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: this PyTorch sees no CUDA device. Install a CUDA build, or use the CPU.")
+    return device
+
+
 def open_model(source: ModelSource, bi_encoder: bool = False, student: bool = False):
     """The model of `--model` on its device, in evaluation mode.
 
@@ -54,7 +70,6 @@ def open_model(source: ModelSource, bi_encoder: bool = False, student: bool = Fa
         student: whether the model writes, so that anything but a student is refused.
     """
     resolve(source.model)  # before imports that take seconds
-    from cosent.compute.distributed import choose_device
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.embedding import quantized
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
-from cosent.jobs.arguments import Int8, ModelSource, OutputFile, SentenceFile
+from cosent.jobs.arguments import Int8, ModelSource, OutputFile, SentenceFile, choose_device
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 
@@ -41,7 +41,7 @@ def main(args: EncodeArguments) -> None:
     with locked_by_main(args.output):
         from tqdm.auto import tqdm
 
-        from cosent.compute.distributed import choose_device, rank, wait_for_everyone
+        from cosent.compute.distributed import rank, wait_for_everyone
         from cosent.data.pairs import warn_truncated
         from cosent.search.vectors import encode_file, load_with_settings
 

@@ -21,7 +21,7 @@ import numpy as np
 from cosent.data.files import FileArguments
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_negative
-from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, open_model
+from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, choose_device, open_model
 
 if TYPE_CHECKING:
     from cosent.search.mining import Pairs
@@ -75,7 +75,7 @@ def main(args: MineArguments) -> None:
 
 def mine(args: MineArguments) -> None:
     """Writes a corpus of mined pairs."""
-    from cosent.compute.distributed import choose_device, rank, wait_for_everyone
+    from cosent.compute.distributed import rank, wait_for_everyone
     from cosent.data.corpus import load_corpus
     from cosent.data.files import read_texts
     from cosent.models.cache import default_cache

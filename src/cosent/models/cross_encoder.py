@@ -14,8 +14,8 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
-from cosent.compute.distributed import evaluating
 from cosent.compute.packed_backbone import LOOKUP, packed_forward, plain_forward
+from cosent.compute.state import evaluating
 from cosent.data.collators import JoinedPairCollator
 from cosent.data.labels import NLI_CLASSES
 from cosent.data.pairs import Prefixes, tokenize_joined, warn_truncated

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from cosent.compute.distributed import evaluating
 from cosent.compute.onednn import onednn_linears
+from cosent.compute.state import evaluating
 from cosent.data.files import normalized_text
 from cosent.errors import InputError
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize as scale_to_length_1
 
-from cosent.compute.distributed import evaluating, gather_object, rank, run_tokenizer, world_size
+from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears
 from cosent.compute.packed_backbone import LOOKUP
+from cosent.compute.state import evaluating, run_tokenizer
 from cosent.data.collators import pad
 from cosent.data.tokens import read_texts
 from cosent.errors import InputError

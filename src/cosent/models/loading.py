@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from cosent.compute.distributed import evaluating, seeded
 from cosent.compute.packed_backbone import DECODERS, LOOKUP, POSITIONS, plain_forward
+from cosent.compute.state import evaluating, seeded
 from cosent.errors import InputError, once, reading
 from cosent.models.folder import read_json, weights_file
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
-from cosent.compute.distributed import seeded
+from cosent.compute.state import seeded
 from cosent.errors import InputError
 from cosent.models.folder import submodule_state
 from cosent.models.heads import classifier_heads

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cosent.compute.distributed import seeded
+from cosent.compute.state import seeded
 from cosent.errors import InputError
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import RoFormerForMaskedLM
 
-from cosent.compute.distributed import run_tokenizer
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
+from cosent.compute.state import run_tokenizer
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_targets

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from cosent.compute.distributed import run_tokenizer
 from cosent.compute.packed_backbone import max_tokens
+from cosent.compute.state import run_tokenizer
 from cosent.data.formats import is_blank
 from cosent.data.pairs import Prefixes, tokenizer_rules
 from cosent.data.tokens import read_texts
