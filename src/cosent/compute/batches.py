@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-SLICE = 0.1  # seconds, about, that a slice of work takes
+SLICE = 0.2  # seconds: a slice that took less may grow, one that took twice as long shrinks
+LEAST = 1024  # cost of a slice; with less, most of its time is overhead
 MOST_WAITING = 256  # requests; one more is refused
 
 
@@ -17,12 +18,12 @@ class Work:
 
     Attributes:
         longest: characters of a thing that the model reads, about.
-        room: cost of the next slice, adapted to the measured speed.
+        room: cost of the next slice.
     """
 
     compute: Callable[[list], Iterable]
     longest: int
-    room: float = 2048.0
+    room: int = LEAST
 
     def cost(self, thing: Any) -> int:
         """Cost of a thing: about its tokens, and a part of the characters that are only tokenised."""
@@ -33,7 +34,7 @@ class Work:
 
 @dataclass(eq=False)
 class Request:
-    """A waiting request; its first `taken` things are computed or being computed."""
+    """A request that waits, of which the first `taken` things are computed or being computed."""
 
     work: Work
     things: list
@@ -77,29 +78,29 @@ class Batches:
                 continue
             work, started = parts[0][0].work, time.monotonic()
             await self.answer(parts)
+            seconds = time.monotonic() - started
             # Behind those that came meanwhile.
             self.waiting += [request for request, _ in parts if request.taken < len(request.things)]
-            cost = sum(work.cost(thing) for _, things in parts for thing in things)
-            measured = SLICE * cost / (time.monotonic() - started)
-            work.room = min(max(measured, work.room / 4), work.room * 4)
+            if seconds > 2 * SLICE:
+                work.room = max(work.room // 2, LEAST)
+            elif seconds < SLICE and sum(work.cost(thing) for _, things in parts for thing in things) >= work.room:
+                work.room *= 2
 
     def next_slice(self) -> list[tuple[Request, list]]:
-        """The next things to compute: an equal share of each request for the first work; they leave the queue."""
-        waiting = [request for request in self.waiting if not request.future.done()]
-        alike = [request for request in waiting if request.work is waiting[0].work]
+        """The next things to compute, shared out evenly over the requests for the first one's work."""
+        self.waiting = [request for request in self.waiting if not request.future.done()]
+        alike = [request for request in self.waiting if request.work is self.waiting[0].work]
+        room = alike[0].work.room if alike else 0
         parts: list[tuple[Request, list]] = []
-        room = alike[0].work.room if alike else 0.0
-        share = room / max(1, len(alike))
-        for request in alike:
+        for number, request in enumerate(alike):
             if room <= 0:
                 break
-            start, end = request.taken, room - share
+            start, end = request.taken, room - room / (len(alike) - number)  # what the last one left is shared again
             while request.taken < len(request.things) and room > end:
                 room -= request.work.cost(request.things[request.taken])
                 request.taken += 1
             parts.append((request, request.things[start : request.taken]))
-        served = [request for request, _ in parts]
-        self.waiting = [request for request in waiting if request not in served]
+            self.waiting.remove(request)
         return parts
 
     async def answer(self, parts: list[tuple[Request, list]]) -> None:
@@ -109,8 +110,8 @@ class Batches:
             results = iter(await asyncio.to_thread(parts[0][0].work.compute, things))
         except Exception as error:
             if len(parts) > 1:
-                for part in parts:
-                    await self.answer([part])
+                for one in parts:
+                    await self.answer([one])
             elif not parts[0][0].future.done():
                 parts[0][0].future.set_exception(error)
             return
