@@ -18,7 +18,7 @@ for ((round = 1; round <= rounds; round++)); do
     for tower in cross_encoder bi_encoder; do # the finder's neighbours, scored by the last model, teach the next one
         pairs=$output/${tower}_${round}_pairs taught=$output/${tower}_${round}_taught
         [ -d "$pairs" ] || cosent mine --corpus "$corpus" --model "$finder" --teacher "$teacher" --output "$pairs" \
-            --random 3000 --range_min 0 --validation_pairs 0
+            --random 3000 --range_min 0
         [ "$tower" = bi_encoder ] && scale=20 || scale=5 # of cosines, and of logits that follow a teacher's scores
         train "$taught" "$tower/cosent_mini" --corpus "$pairs" --eval_corpora "$corpus" --num_train_epochs 1 --scale "$scale"
         teacher=$output/${tower}_$round

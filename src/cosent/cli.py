@@ -46,7 +46,7 @@ JOBS = {
     "study": Job("compare recipes over corpora and seeds"),
     "report": Job("draw the tables and figures of a study"),
     "verify": Job("check that a model, corpus or other folder is whole"),
-    "mine": Job("mine pairs of sentences to train on, and label them", shares_work=True),
+    "mine": Job("mine pairs of sentences to train on, and label them"),
     "encode": Job("embed a text file, one sentence per line", shares_work=True),
     "search": Job("find the sentences of a file that are similar to a query"),
     "dedup": Job("find near-duplicates in a file"),

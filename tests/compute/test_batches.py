@@ -1,10 +1,12 @@
 """Slices of what several clients ask: who waits for whom, and who gets what."""
 
 import asyncio
+import time
 
 import pytest
 
-from cosent.compute.batches import Batches, Work
+from cosent.compute import batches
+from cosent.compute.batches import LEAST, Batches, Work, cost
 
 
 async def stays():
@@ -19,13 +21,13 @@ def answers(*requests, gone=()) -> list:
     """What each of several requests, a `Work` and its things, gets if all come at once; `gone` are cancelled."""
 
     async def ask():
-        batches = Batches()
-        asked = [asyncio.ensure_future(batches.results(work, things, stays)) for work, things in requests]
+        queue = Batches()
+        asked = [asyncio.ensure_future(queue.results(work, things, stays)) for work, things in requests]
         await asyncio.sleep(0)
         for number in gone:
             asked[number].cancel()
         await asyncio.sleep(0)
-        task = asyncio.create_task(batches.run())
+        task = asyncio.create_task(queue.run())
         results = await asyncio.gather(*asked, return_exceptions=True)
         task.cancel()
         return results
@@ -41,7 +43,7 @@ def test_a_client_that_has_gone():
         computed.extend(things)
         return [2 * thing for thing in things]
 
-    work = Work(compute, 8)
+    work = Work(compute)
     gone, answer = answers((work, ["a", "b"]), (work, ["c"]), gone=[0])
     assert isinstance(gone, asyncio.CancelledError) and answer == ["cc"] and computed == ["c"]
     with pytest.raises(ConnectionAbortedError):
@@ -56,7 +58,7 @@ def test_a_small_request_does_not_wait_for_large_ones():
         slices.append(things)
         return things
 
-    texts, others = Work(compute, 100), Work(compute, 100)
+    texts, others = Work(compute), Work(compute)
     large = [[f"{number}{place}" for place in range(1500)] for number in "abc"]
     pairs = [(number, "好" * 50) for number in map(str, range(1500))]
     results = answers(
@@ -68,6 +70,21 @@ def test_a_small_request_does_not_wait_for_large_ones():
     assert len(slices) > 4
 
 
+@pytest.mark.parametrize(("slice_seconds", "sizes"), [(0.001, [1, 1, 1]), (10.0, [1, 2, 4])])
+def test_slices_follow_the_speed_within_bounds(monkeypatch, slice_seconds, sizes):
+    """Fails if a slow machine gets slices of a text or two, whose time is overhead, or a fast one no larger ones."""
+    monkeypatch.setattr(batches, "SLICE", slice_seconds)
+    slices = []
+
+    def compute(things):
+        time.sleep(0.01)
+        slices.append(sum(map(cost, things)))
+        return things
+
+    answers((Work(compute), ["好" * 48] * 400))  # a cost of 64 each
+    assert [size / LEAST for size in slices[:3]] == sizes
+
+
 def test_a_text_that_fails():
     """Fails if the error of one request's text is the answer to those that were computed with it."""
 
@@ -76,6 +93,6 @@ def test_a_text_that_fails():
             raise ValueError("bad")
         return things
 
-    work = Work(compute, 8)
+    work = Work(compute)
     failed, answer = answers((work, ["good", "bad"]), (work, ["good"]))
     assert isinstance(failed, ValueError) and answer == ["good"]

@@ -225,7 +225,7 @@ def test_a_student_of_synonyms_resumes_within_an_epoch(distill, corpus):
     assert ends[0] == ends[1] != (whole / "checkpoint-6/model.safetensors").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher, tmp_path):
     """Fails if noise, dropout, data or lines without labels start over after an interruption, or are left out."""
     text = tmp_path / "more.txt"

@@ -13,7 +13,7 @@ from cosent.errors import InputError
 from cosent.jobs.encode import EncodeArguments, main
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.search import vectors as module
-from cosent.search.vectors import encode_file, load_with_settings
+from cosent.search.vectors import VectorManifest, encode_file
 
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
 
@@ -48,7 +48,7 @@ def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
 def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_path, small_files):
     """If this fails, encode dies of SIGBUS when the disk is full, after hours and without a word."""
-    (encoder, settings), done = load_with_settings(str(tiny_model)), []
+    encoder, settings, done = SentenceEncoder.from_pretrained(str(tiny_model)), VectorManifest("tiny", "", 32), []
     (tmp_path / "sentences.txt").write_text("好\n" * 2000, encoding="utf-8")
     with small_files, pytest.raises(InputError, match=r"vectors\.npy could not be written"):
         encode_file(encoder, tmp_path / "sentences.txt", tmp_path / "vectors.npy", settings, progress=done.append)
@@ -58,7 +58,7 @@ def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_pat
 def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path, monkeypatch):
     """Fails if a file larger than the memory cannot be encoded."""
     monkeypatch.setattr(module, "CHUNK_ROWS", 500)
-    (encoder, settings), peaks = load_with_settings(str(tiny_model)), []
+    encoder, settings, peaks = SentenceEncoder.from_pretrained(str(tiny_model)), VectorManifest("tiny", "", 32), []
     for repetitions in (50, 50, 400):  # the first time, caches fill
         path = tmp_path / f"{len(peaks)}.txt"
         path.write_text("".join(f"{line}\n" for line in LINES) * repetitions, encoding="utf-8")

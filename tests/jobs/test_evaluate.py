@@ -1,4 +1,4 @@
-"""Figures say where they come from, and files of predictions read back as they were."""
+"""Metrics of a corpus, a labelled file or a search, where their threshold comes from, and two models compared."""
 
 import shutil
 
@@ -7,7 +7,7 @@ import pytest
 
 from cosent.data.writers import table_writer
 from cosent.errors import InputError
-from cosent.jobs.evaluate import write_predictions
+from cosent.evaluation.significance import spearman
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
 from tests.conftest import CALIBRATION, SENTENCES, save_record
@@ -92,19 +92,6 @@ def test_ties_and_tiny_splits_are_shown(evaluate, make_corpus, pairs):
     )
 
 
-def test_predictions_read_back_as_they_were(tmp_path):
-    """Fails if a tab in a sentence breaks a row, or rounding calls similar what is not: 0.7 in float32 is below."""
-    rows = [
-        {"sentence1": '他说"好"', "sentence2": "他说\t不\r\n好", "label": 0.0},
-        {"sentence1": "好", "sentence2": "好", "label": 1.0},
-    ]
-    write_predictions(str(tmp_path / "p.tsv"), rows, np.array([0.7, 1], dtype=np.float32), 0.7)
-    header, first, second = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()]
-    assert header == ["id", "sentence1", "sentence2", "label", "prediction", "score"]
-    assert first == ["0", '他说"好"', "他说 不 好", "0", "0", "0.700000"]
-    assert second == ["1", "好", "好", "1", "1", "1.000000"]
-
-
 def test_one_label_gives_null_not_nan(of_corpus, make_corpus):
     """Fails if the JSON line is no JSON."""
     with pytest.warns(UserWarning, match="labels are equal"):
@@ -112,15 +99,13 @@ def test_one_label_gives_null_not_nan(of_corpus, make_corpus):
 
 
 def test_a_cross_encoder_is_recognised(of_corpus, corpus, pairs, tiny_model, tmp_path):
-    """Fails if a saved cross-encoder is pooled into cosines, or its predictions are not its scores."""
+    """Fails if a saved cross-encoder is pooled into cosines."""
     CrossEncoder.from_pretrained(str(tiny_model), num_labels=2).save_pretrained(tmp_path / "model")
-    ours = CrossEncoder.from_pretrained(str(tmp_path / "model"))
-    flags = ("--find_threshold", "true", "--predictions", str(tmp_path / "p.tsv"))
-    result = of_corpus(corpus, *flags, model=tmp_path / "model")
-    written = [float(line.split("\t")[-1]) for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
-    first, second, _ = zip(*pairs[32:], strict=True)
-    assert written == pytest.approx(ours.similarity(list(first), list(second)), abs=1e-6)
-    assert len(set(written)) > 16 and 0 <= result["accuracy"] <= 1
+    first, second, labels = map(list, zip(*pairs[32:], strict=True))
+    scores = CrossEncoder.from_pretrained(str(tmp_path / "model")).similarity(first, second)
+    result = of_corpus(corpus, "--find_threshold", "true", model=tmp_path / "model")
+    assert result["spearman"] == pytest.approx(spearman(scores, labels), abs=1e-6)
+    assert len(set(scores.tolist())) > 16 and 0 <= result["accuracy"] <= 1
     assert of_corpus(corpus, "--int8", "true", model=tmp_path / "model")["pairs"] == 32
 
 

@@ -4,7 +4,7 @@ import io
 import json
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -18,9 +18,7 @@ from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
 from cosent.models.prompts import Prompts
-from cosent.seal import sha256_of_file
-from cosent.search.index import Hit, Index, open_index, reranked
-from cosent.search.vectors import VectorManifest
+from cosent.search.index import Hit, Index, reranked
 
 LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果", "我喜欢北京", "推荐一辆红车", "怎么还款"]
 
@@ -80,15 +78,13 @@ def test_ways_to_ask(search, folder, tmp_path, monkeypatch):
     """Fails if searching one's own file takes more than one command or finds something else than its index does, or a
     session cannot ask several queries of a model that is loaded once."""
     expected, _ = search("--query", "还款", "--top", "3")
-    (tmp_path / "queries.txt").write_text("还款\n", encoding="utf-8")
-    for query in (("--query", "还款"), ("--queries", tmp_path / "queries.txt")):
-        assert search("--text", folder / "faq.txt", *query, "--top", "3", index=None)[0] == expected
+    assert search("--text", folder / "faq.txt", "--query", "还款", "--top", "3", index=None)[0] == expected
     assert expected[1] == "还款" and len(expected) == 5 and expected[2].split()[0] == "1"
     assert len(list((tmp_path / "cache").rglob("*.npy"))) == 1, "the vectors are not cached"
     monkeypatch.setattr(sys, "stdin", io.StringIO("还款\n\n苹果\n"))
     (head, *lines), said = search("--top", "1")
     assert head.split() == ["rank", "cosine", "row", "sentence"]
-    assert lines[0::2] == ["还款", "苹果"] and len(lines) == 4 and said.count("1 query in 7 sentences") == 2
+    assert lines[0::2] == ["还款", "苹果"] and len(lines) == 4 and "2 queries in 7 sentences" in said
 
 
 def test_reranking(search, folder, encoder, tiny_cross, monkeypatch):
@@ -129,8 +125,8 @@ def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog, job
         index.embed(["还款"], ""), encoder.encode(["还款"], normalize_embeddings=True), atol=1e-6
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for own in (Index.of(LINES, encoder), open_index(None, [str(folder / "faq.txt")], encoder)):
-        np.testing.assert_allclose(own.vectors, index.vectors, atol=1e-6)
+    for other in (Index.of(LINES, encoder), Index.read([str(folder / "faq.txt")], encoder)):
+        np.testing.assert_allclose(other.vectors, index.vectors, atol=1e-6)
     assert "--prompt_name" not in caplog.text
     words = ("--model", tmp_path / "bi", "--index", tmp_path / "vectors.npy", "--query", LINES[0], "--json")
     best = [json.loads(job("cosent.jobs.search", *words, *flags)[0])["hits"][0]["cosine"]
@@ -146,17 +142,10 @@ def test_an_index_that_does_not_fit_is_refused(folder, encoder, tiny_bi, tiny_mo
     with pytest.raises(InputError, match="another model"):
         Index.open(folder / "index/vectors.npy", SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"))
     encoded(folder / "faq.txt", tmp_path / "long.npy", tiny_bi, normalize=False)
-    with pytest.raises(InputError, match="length .* --normalize"):
+    with pytest.raises(InputError, match=r"long\.npy .* --normalize"):
         Index.open(tmp_path / "long.npy", encoder)
     with pytest.raises(InputError, match=r"no vectors at .*bi"):
         Index.open(tiny_bi, encoder)
-    vectors = np.load(folder / "index/vectors.npy")
-    vectors[2] = np.nan
-    np.save(tmp_path / "nan.npy", vectors)
-    about = VectorManifest.read(folder / "index/vectors.npy")
-    replace(about, sha256=sha256_of_file(tmp_path / "nan.npy")).save(tmp_path / "nan.npy")
-    with pytest.raises(InputError, match=r"nan\.npy: row 2 .* length nan"):
-        Index.open(tmp_path / "nan.npy", encoder)
 
 
 def test_a_table_without_a_header(search, tiny_bi, tmp_path):
@@ -176,7 +165,7 @@ def test_impossible_questions(folder, encoder, tmp_path):
     index = Index.open(folder / "index/vectors.npy", encoder)
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf-8")
     for call, message in (
-        (lambda: open_index(None, [str(tmp_path / "blank.txt")], encoder), "blank.txt, line 1: .*an empty line"),
+        (lambda: Index.read([str(tmp_path / "blank.txt")], encoder), "blank.txt, line 1: .*an empty line"),
         (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
         (lambda: index.search(["还款"], top=0), "1 to 7 sentences"),
         (lambda: Index.of([], encoder), "no sentence"),

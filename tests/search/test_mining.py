@@ -1,7 +1,5 @@
 """Mining: the same neighbours as sentence-transformers, and no pair that is labelled."""
 
-from collections import Counter
-
 import datasets
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from cosent.data.corpus import load_corpus
 from cosent.evaluation.similarity import unit
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.search import mining
-from cosent.search.mining import Ranks, cosines, neighbour_pairs, random_pairs, read_pool
+from cosent.search.mining import cosines, neighbour_pairs, random_pairs, read_pool
 
 WORDS = [f"{a}{b}" for a in "天地人山水火木金" for b in "大小高低"]
 ROWS = [(WORDS[i], WORDS[i + 1], 1.0) for i in range(0, 32, 2)] + [
@@ -25,7 +23,7 @@ def pool(make_corpus):
     return read_pool(load_corpus(str(make_corpus({"train": ROWS}))), [])
 
 
-def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
+def by_sentence_transformers(folder: str, pool, ranks: tuple[int, int], margin: float | None) -> set[frozenset]:
     """Unordered pairs of `mine_hard_negatives`, with every sentence as anchor.
 
     Each sentence is a positive of itself there, because the pool has it, too.
@@ -33,25 +31,23 @@ def by_sentence_transformers(folder: str, pool, ranks: Ranks) -> set[frozenset]:
     texts, both = pool.texts, [*zip(pool.first, pool.second, strict=True), *zip(pool.second, pool.first, strict=True)]
     pairs = [(texts[a], texts[b]) for a, b in both] + [(text, text) for text in texts]
     dataset = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]})
-    options = {"absolute_margin": ranks.margin, "max_score": ranks.max_score, "num_negatives": 1, "corpus": texts}
-    options |= {"range_min": ranks.range_min, "range_max": ranks.range_max, "output_format": "labeled-pair"}
+    options = {"absolute_margin": margin, "num_negatives": 1, "corpus": texts, "output_format": "labeled-pair"}
+    options |= {"range_min": ranks[0], "range_max": ranks[1]}
     mined = mine_hard_negatives(dataset, SentenceTransformer(folder, device="cpu"), verbose=False, **options)
     return {frozenset((row["anchor"], row["positive"])) for row in mined if not row["label"]}
 
 
 def test_the_same_neighbours_as_sentence_transformers(pool, tiny_bi, monkeypatch):
-    """Fails if a rank, a margin or a highest score means something else than in `mine_hard_negatives`."""
+    """Fails if a rank or a margin means something else than in `mine_hard_negatives`."""
     monkeypatch.setattr(mining, "QUERIES", 7)  # several blocks
     vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize_embeddings=True)
-    every = [Ranks(0, 5), Ranks(3, 12), Ranks(0, 10, max_score=0.97), Ranks(2, 10, margin=0.001)]
-    for ranks in (*every, Ranks(1, 20, margin=-0.01, max_score=0.95)):
-        left_out = Counter()
-        first, second = neighbour_pairs(pool, vectors, ranks, pool.labels == 1, left_out)
+    for *ranks, margin in ((0, 5, None), (3, 12, None), (2, 10, 0.001), (1, 20, -0.01)):
+        pool.left_out.clear()
+        first, second = neighbour_pairs(pool, vectors, ranks, margin, pool.labels == 1)
         ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}
         assert len(ours) == len(first) > 5
-        assert ours == by_sentence_transformers(str(tiny_bi), pool, ranks), ranks
-        for value, reason in ((ranks.margin, "within the margin"), (ranks.max_score, "above the highest cosine")):
-            assert (left_out[f"neighbour {reason}"] > 0) == (value is not None)
+        assert ours == by_sentence_transformers(str(tiny_bi), pool, ranks, margin), (ranks, margin)
+        assert (pool.left_out["neighbour within the margin"] > 0) == (margin is not None)
 
 
 def test_nothing_known_is_made(make_corpus):
@@ -64,11 +60,11 @@ def test_nothing_known_is_made(make_corpus):
     assert pool.left_out["labelled pair repeated"] == pool.left_out["labelled pair of one sentence"] == 1
     vectors = np.eye(6, dtype=np.float32)
     vectors[4] = vectors[0]  # nearest of all, and the same sentence
-    by_rank = [neighbour_pairs(pool, vectors, Ranks(rank, 5), pool.labels == 1, Counter()) for rank in range(5)]
+    by_rank = [neighbour_pairs(pool, vectors, (rank, 5), None, pool.labels == 1) for rank in range(5)]
     first, second = (np.concatenate([pairs[side] for pairs in by_rank]) for side in (0, 1))
     drawn = random_pairs(pool, 12, (first[:0], second[:0]), np.random.default_rng(0))
-    known = {(0, 1), (0, 2), (0, 4)}
-    every = {(a, b) for a in range(6) for b in range(a + 1, 6)} - known
+    labelled = {(0, 1), (0, 2), (0, 4)}
+    every = {(a, b) for a in range(6) for b in range(a + 1, 6)} - labelled
     assert {tuple(sorted(pair)) for pair in zip(first, second, strict=True)} == every
     assert {tuple(sorted(pair)) for pair in zip(*drawn, strict=True)} == every
 

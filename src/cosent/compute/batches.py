@@ -17,19 +17,17 @@ class Work:
     """Work of one kind: `compute` maps a list of things, texts or tuples with texts, to a result for each.
 
     Attributes:
-        longest: characters of a thing that the model reads, about.
         room: cost of the next slice.
     """
 
     compute: Callable[[list], Iterable]
-    longest: int
     room: int = LEAST
 
-    def cost(self, thing: Any) -> int:
-        """Cost of a thing: about its tokens, and a part of the characters that are only tokenised."""
-        texts = (thing,) if isinstance(thing, str) else (text for text in thing if isinstance(text, str))
-        characters = sum(map(len, texts))
-        return 16 + min(characters, self.longest) + characters // 20
+
+def cost(thing: Any) -> int:
+    """Cost of a thing: about its tokens."""
+    texts = (thing,) if isinstance(thing, str) else (text for text in thing if isinstance(text, str))
+    return 16 + sum(map(len, texts))
 
 
 @dataclass(eq=False)
@@ -83,7 +81,7 @@ class Batches:
             self.waiting += [request for request, _ in parts if request.taken < len(request.things)]
             if seconds > 2 * SLICE:
                 work.room = max(work.room // 2, LEAST)
-            elif seconds < SLICE and sum(work.cost(thing) for _, things in parts for thing in things) >= work.room:
+            elif seconds < SLICE and sum(cost(thing) for _, things in parts for thing in things) >= work.room:
                 work.room *= 2
 
     def next_slice(self) -> list[tuple[Request, list]]:
@@ -97,7 +95,7 @@ class Batches:
                 break
             start, end = request.taken, room - room / (len(alike) - number)  # what the last one left is shared again
             while request.taken < len(request.things) and room > end:
-                room -= request.work.cost(request.things[request.taken])
+                room -= cost(request.things[request.taken])
                 request.taken += 1
             parts.append((request, request.things[start : request.taken]))
             self.waiting.remove(request)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cosent.data.files import OF_FILES, FileArguments, TableArguments
+from cosent.data.files import FileArguments, TableArguments
 from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_changed
+from cosent.flags import REQUIRED, option
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +117,8 @@ class HitLimits:
     @property
     def limits(self) -> dict[str, Any]:
         """The limit, by name."""
-        every = {name: getattr(self, name) for name in ("min_score", "min_probability")}
-        return {name: value for name, value in every.items() if value is not None}
+        values = {"min_score": self.min_score, "min_probability": self.min_probability}
+        return {name: value for name, value in values.items() if value is not None}
 
     def check_limits(self) -> None:
         """Refuses two limits at once, and a probability outside 0 to 1."""
@@ -159,17 +159,3 @@ class OutputFolder:
         if (folder := Path(self.output)).exists():
             raise InputError(f"--output {folder} exists. Name another folder, or remove it.")
         return folder
-
-
-@dataclass(kw_only=True)
-class IndexArguments(TextColumn, ModelSource):
-    """Sentences."""
-
-    text: list[str] | None = option(None, f"Files of sentences: {FILE_KINDS}")
-    index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
-
-    def __post_init__(self):
-        if (self.index is None) == (self.text is None):
-            raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
-        if self.index is not None:
-            refuse_changed(self, ("text_column", *OF_FILES), "--text FILE")

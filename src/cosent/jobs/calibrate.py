@@ -4,7 +4,7 @@ cosent calibrate --model runs/faq --corpus faq                     into the mode
 cosent calibrate --model BAAI/bge-small-zh-v1.5 --corpus faq --output runs/bge_faq        a copy of the model with it
 
 Training does the same for its own corpora. The rules are in decision.json of the folder, which similarity, search,
-dedup, serve, demo and export read. They come from the validation split, whose labels must be 0 and 1. Several corpora
+dedup, serve and export read. They come from the validation split, whose labels must be 0 and 1. Several corpora
 also get a rule for all of them together.
 """
 
@@ -44,7 +44,7 @@ def main(args: CalibrateArguments) -> None:
             if corpus.manifest.label_kind != "binary":
                 raise InputError(f"{corpus.folder} has {corpus.manifest.label_kind} labels, and a rule needs 0 and 1.")
         model = open_model(args)
-        rules = found(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
+        rules = fit_rules(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
         if args.output is None:
             with writing(folder), held_signals():  # between the two, the folder is refused
                 write_rules(folder, rules)
@@ -59,7 +59,7 @@ def main(args: CalibrateArguments) -> None:
                     write_card(partial, record, folder.name)
                     record.save(partial)
         for name, rule in rules.items():
-            print(described(name, rule, model), file=sys.stderr)
+            print(rule_line(name, rule, model.highest_score), file=sys.stderr)
         print(json.dumps({"output": str(folder), "corpora": list(rules)}, ensure_ascii=False))
 
 
@@ -75,8 +75,8 @@ def checked_folder(args: CalibrateArguments) -> Path:
     return folder
 
 
-def found(model, corpora: list, prompts: tuple[str, str]) -> dict:
-    """The rules of the validation splits, and of all of them together."""
+def fit_rules(model, corpora: list, prompts: tuple[str, str]) -> dict:
+    """Fits a rule on each validation split, and one on all of them together."""
     from cosent.models.decision import DecisionRule, joint_rule
     from cosent.models.embedding import score
 
@@ -90,8 +90,8 @@ def found(model, corpora: list, prompts: tuple[str, str]) -> dict:
     return joint_rule(rules, scored)
 
 
-def described(name: str, rule, model) -> str:
+def rule_line(name: str, rule, highest_score: float) -> str:
     """One line about a rule."""
     merged = "nothing" if rule.merge_threshold is None else f"from {rule.merge_threshold:.4f}"
-    likely = f"{rule.calibration.method}, at most {rule.probabilities([model.highest_score])[0]:.4f}"
+    likely = f"{rule.calibration.method}, at most {rule.probabilities([highest_score])[0]:.4f}"
     return f"{name}: similar from {rule.threshold:.4f}; probabilities: {likely}; merged by dedup: {merged}"

@@ -1,7 +1,7 @@
 """Find near-duplicates in a file: groups of sentences that are similar to each other.
 
-cosent dedup --model runs/faq --text questions.txt --output unique.txt
-cosent dedup --model runs/faq --index vectors.npy --threshold 0.9
+cosent dedup --model runs/faq --text questions.txt
+cosent dedup --model runs/faq --text questions.txt --output unique.txt --threshold 0.98
 
 Every sentence of a group lies within the threshold of its first one. --output keeps the first ones: a sentence per
 line, or in a table (csv, xlsx, ...) with the other columns of their rows. A table on stderr says how many sentences
@@ -22,8 +22,8 @@ from cosent.data.formats import format_of
 from cosent.data.writers import WRITERS, table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import option
-from cosent.jobs.arguments import IndexArguments, OutputFile, open_model
+from cosent.flags import REQUIRED, option
+from cosent.jobs.arguments import FILE_KINDS, ModelSource, OutputFile, TextColumn, open_model
 
 THRESHOLDS = (0.99, 0.98, 0.97, 0.95, 0.9)  # of the table
 EXAMPLES = 2  # merged pairs just above each of them, and pairs that are kept apart
@@ -31,35 +31,33 @@ LARGEST_COUNT, LARGEST_SHARE = 10, 0.01  # of a group without a warning: sentenc
 
 
 @dataclass(kw_only=True)
-class DedupArguments(OutputFile):
+class DedupArguments(OutputFile, TextColumn, ModelSource):
     """Deduplication options."""
 
+    text: list[str] = option(REQUIRED, f"Files of sentences: {FILE_KINDS}")
     threshold: float | None = option(
         None,
         "Lowest cosine with the first sentence of a group; default: the lowest at which 9 of 10 pairs are similar, by "
         "the model's validation pairs, if 1 of 10 close pairs is.",
     )
     corpus: str | None = option(None, "Corpus whose threshold to use; default: the one for all of training.")
-    json: bool = option(False, "Print JSON lines instead of text.")
 
 
-def main(index_args: IndexArguments, args: DedupArguments) -> None:
-    check_arguments(args)  # before imports that take seconds
-    resolve(index_args.model)
+def main(args: DedupArguments) -> None:
+    args.refuse_existing()  # before imports that take seconds
+    if args.threshold is not None and not -1 <= args.threshold <= 1:
+        raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
+    if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in args.text}:
+        raise InputError(f"--output {args.output} is an input. Name another file.")
+    resolve(args.model)
     from tqdm.auto import tqdm
 
     from cosent.search.dedup import KeptApart, representatives
-    from cosent.search.index import open_index
-    from cosent.search.vectors import open_vectors
+    from cosent.search.index import Index
 
-    encoder = open_model(index_args, bi_encoder=True)
-    index = open_index(index_args.index, index_args.text, encoder, index_args.text_column, index_args.options)
-    threshold, similar = thresholds_of(index_args.model, index.prompt, args)
-    inputs = list(index_args.text or [])
-    if index_args.index is not None:
-        inputs += [index_args.index, str(open_vectors(index_args.index).input)]
-    if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in inputs}:
-        raise InputError(f"--output {args.output} is an input. Name another file.")
+    encoder = open_model(args, bi_encoder=True)
+    index = Index.read(args.text, encoder, args.text_column, args.options)
+    threshold, similar = thresholds_of(args, index.prompt)
     kept_apart = KeptApart(index.sentences, encoder)
     thresholds = sorted({threshold, *THRESHOLDS}, reverse=True)
     with tqdm(total=len(index), desc="Sentences", unit="sentence", file=sys.stderr) as progress:
@@ -67,7 +65,7 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     owner, cosine = (columns[thresholds.index(threshold)] for columns in (owners, cosines))
     groups = groups_of_several(owner)
     if args.output is None:
-        print_groups(index, groups, cosine, args.json)
+        print_groups(index.sentences, groups, cosine)
     else:
         first_rows = np.unique(owner)
         write_rows(args.output, index, first_rows)
@@ -77,31 +75,18 @@ def main(index_args: IndexArguments, args: DedupArguments) -> None:
     print(*apart(index, kept_apart.reasons, threshold), sep="", end="", file=sys.stderr)
 
 
-def check_arguments(args: DedupArguments) -> None:
-    """Refuses arguments before a model is loaded."""
-    args.refuse_existing()
-    if args.threshold is not None and not -1 <= args.threshold <= 1:
-        raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
-    if args.json and args.output is not None:
-        raise InputError("--json prints groups, and --output writes the first sentence of each. Give one of the two.")
-
-
-def thresholds_of(model: str, prompt: str, args: DedupArguments) -> tuple[float, float | None]:
-    """The cosine from which sentences are merged, and from which the model calls them similar, if it has a rule.
-
-    Args:
-        prompt: in front of the sentences.
-    """
+def thresholds_of(args: DedupArguments, prompt: str) -> tuple[float, float | None]:
+    """The cosine from which sentences are merged, and from which the model calls them similar, if it has a rule."""
     from cosent.models.decision import rule_for
 
-    rule, reason = rule_for(model, (prompt, prompt), args.corpus)
+    rule, reason = rule_for(args.model, (prompt, prompt), args.corpus)
     if args.threshold is not None:
         return args.threshold, None if rule is None else rule.threshold
     if rule is None:
         raise InputError(f"{reason}. Give --threshold, e.g. 0.97.")
     if rule.merge_threshold is None:
         raise InputError(
-            f"{model}: on validation no cosine tells duplicates from other close pairs well enough to merge "
+            f"{args.model}: on validation no cosine tells duplicates from other close pairs well enough to merge "
             "them. Give --threshold, e.g. 0.97, and look at the groups first."
         )
     return rule.merge_threshold, rule.threshold
@@ -124,21 +109,13 @@ def write_rows(output: str, index, rows: np.ndarray) -> None:
     write_atomically(output, "".join(lines))
 
 
-def print_groups(index, groups: list[np.ndarray], cosine: np.ndarray, as_json: bool) -> None:
+def print_groups(sentences, groups: list[np.ndarray], cosine: np.ndarray) -> None:
     """Prints the groups of several sentences, each row with its cosine with the first one."""
-    if groups and not as_json:
+    if groups:
         print("     row  cosine  sentence")
     for number, rows in enumerate(groups, start=1):
-        sentences = [index.sentences[row] for row in rows]
-        if as_json:
-            group = {"rows": rows.tolist(), "sentences": sentences}
-            group["cosines"] = [round(float(cosine[row]), 6) for row in rows]
-            group["exact"] = [sentence == sentences[0] for sentence in sentences]
-            group |= {"columns": [index.columns[row] for row in rows]} if len(index.columns) else {}
-            print(json.dumps(group, ensure_ascii=False, default=str))
-            continue
         print(f"group {number}: {len(rows)} sentences")
-        print(*(f"{row:>8}  {cosine[row]:.4f}  {index.sentences[row]}" for row in rows), sep="\n")
+        print(*(f"{row:>8}  {cosine[row]:.4f}  {sentences[row]}" for row in rows), sep="\n")
 
 
 def table(sentences, thresholds: list[float], owners: np.ndarray, cosines: np.ndarray, threshold: float) -> list[str]:

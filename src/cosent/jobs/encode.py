@@ -39,35 +39,37 @@ def main(args: EncodeArguments) -> None:
 
     check_arguments(args)
     with locked_by_main(args.output):
+        import torch
         from tqdm.auto import tqdm
 
         from cosent.compute.distributed import rank, wait_for_everyone
         from cosent.data.pairs import warn_truncated
-        from cosent.search.vectors import encode_file, load_with_settings
+        from cosent.models.auto import load_bi_encoder
+        from cosent.models.cache import fingerprint
+        from cosent.models.embedding import quantized
+        from cosent.search.vectors import VectorManifest, encode_file
 
         start, output = time.time(), Path(args.output)
         device = choose_device(args.device, args.int8)
         args.refuse_existing()
         wait_for_everyone()  # else a late process finds the output of an early one
-        encoder, settings = load_with_settings(
-            args.model,
-            device,
-            *args.single(),
-            args.dtype,
-            args.int8,
-            normalize=args.normalize,
-            text_column=args.text_column,
-            file_options=args.options,
-        )
-        warn_of_other_prompts(args.model, encoder.prompts, settings.prefix)
+        encoder = load_bi_encoder(args.model)
+        sha256 = fingerprint(encoder)  # before it gets another type
+        encoder = encoder.to(device=device, dtype=getattr(torch, args.dtype)).eval()
+        encoder = quantized(encoder) if args.int8 else encoder
+        prefix = encoder.prefix(encoder.prompts.text(*args.single()))
+        flags = {name: getattr(args, name) for name in ("normalize", "text_column", "dtype", "int8")}
+        dim = encoder.embedding_dimension
+        settings = VectorManifest(args.model, sha256, dim, prefix=prefix, file_options=args.options, **flags)
+        warn_of_other_prompts(args.model, prefix)
         with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
             rows, truncated = encode_file(encoder, Path(args.text), output, settings, progress.reset, progress.update)
         if rank() > 0:
             return
         seconds = time.time() - start
         warn_truncated(truncated, rows, "sentences", encoder.max_length)
-        result = {"output": args.output, "rows": rows, "dim": settings.dim, "truncated": truncated}
-        result |= {"prompt": settings.prefix, "seconds": round(seconds, 3)}
+        result = {"output": args.output, "rows": rows, "dim": dim, "truncated": truncated}
+        result |= {"prompt": prefix, "seconds": round(seconds, 3)}
         print(json.dumps(result | {"sentences_per_second": round(rows / seconds, 1)}))
         if args.normalize:
             words = shlex.join(["cosent", "search", "--model", args.model, "--index", args.output])

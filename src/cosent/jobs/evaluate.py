@@ -1,12 +1,13 @@
 """Score a corpus, a labelled file or a search with one model or two: JSON, and tables on stderr.
 
-cosent evaluate --model runs/stsb --corpus stsb --split test --predictions out.tsv
+cosent evaluate --model runs/stsb --corpus stsb --split test
 cosent evaluate --model runs/faq --pairs labelled.csv --text_columns q1 q2 --label_column same --baseline similar
 cosent evaluate --model runs/faq --text faq.xlsx --text_column question --queries queries.csv
 
 --queries has the columns query and answer: the answer is a sentence of --text or another value of its row, and empty
 where --text has none. Right, wrong and missing answers are counted over the thresholds of `cosent search`.
---baseline is another model; the differences have 95% intervals over the same rows.
+--baseline is another model; the differences have 95% intervals over the same rows. `cosent similarity --pairs FILE
+--output FILE` writes the scores of the pairs.
 With --pairs, --corpus names the corpus whose threshold counts; by default the only one that the model was trained on.
 """
 
@@ -32,11 +33,11 @@ from cosent.data.files import (
     FileOptions,
     LabelArguments,
     open_table,
+    read_rows,
 )
 from cosent.data.labels import LABEL_WORDS, label_values, number_of, remedy_of
 from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import RetrievalArguments
-from cosent.data.writers import table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import option, refuse_changed
@@ -46,13 +47,11 @@ from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 if TYPE_CHECKING:
     from cosent.models.decision import DecisionRule
-    from cosent.search.answers import Sheet
 
 Gaps = dict[str, tuple[float, float, float] | None]  # by metric: difference and its interval
 
-PREDICTION_COLUMNS = ("id", "sentence1", "sentence2", "label", "prediction", "score")
 OF_CORPUS = ("split", "find_threshold")  # flags
-OF_PAIRS = ("label_column", "label_values", "text_columns", "predictions")
+OF_PAIRS = ("label_column", "label_values", "text_columns")
 SPLIT = "test"  # of a labelled file
 PROBABILITY_METRICS = ("brier", "log_loss", "calibration_error")
 INTERVAL_HEAD = f"{'':20}              95%"
@@ -68,7 +67,6 @@ class EvaluateArguments(CorpusSource, PairsFile, LabelArguments, SentenceFile, P
     baseline: str | None = option(None, "Another model, bi-encoder or cross-encoder, to compare with.")
     split: str = option("test", "Split to score.", SPLITS)
     find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
-    predictions: str | None = option(None, "TSV file to write, a row per pair: " + ", ".join(PREDICTION_COLUMNS) + ".")
 
 
 @dataclass(frozen=True)
@@ -96,25 +94,25 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
         resolve(name)
     from cosent.compute.distributed import rank
 
+    pairs = None
     if args.text is None or args.queries is None:
-        corpus = rows_of(args)
+        corpus = corpus_of(args)
+        pairs = corpus.split(args.split)
         measure = partial(measure_pairs, corpus=corpus, retrieval_args=retrieval_args)
     else:
-        from cosent.search.answers import Sheet
+        from cosent.search.answers import read_queries, values_of
 
-        corpus, sheet = None, Sheet.read(args.text, args.text_column, args.options)
-        measure = partial(measure_search, sheet=sheet, queries=sheet.read_queries(args.queries, args.options.encoding))
-    measured = [measure(replace(args, model=name)) for name in names]
+        rows = list(read_rows([args.text], args.text_column, args.options))
+        queries = read_queries(args.queries, set().union(*values_of(rows)), args.text, args.options)
+        measure = partial(measure_search, rows=rows, queries=queries)
+    measured, *baseline = [measure(replace(args, model=name)) for name in names]
     if rank() > 0:
         return
-    result, lines, scores = measured[0].result, measured[0].lines, measured[0].scores
-    rows = None if corpus is None else corpus.split(args.split)
-    if args.predictions and scores is not None:
-        write_predictions(args.predictions, rows, scores, result["threshold"])
-    if args.baseline is not None:
-        gaps = differences(measured[0], measured[1], rows)
-        result |= {"baseline": measured[1].result, "differences": gaps}
-        lines += ["", *measured[1].lines, "", f"{args.model} minus {args.baseline}, on the same rows", INTERVAL_HEAD]
+    result, lines = measured.result, measured.lines
+    for other in baseline:
+        gaps = differences(measured, other, pairs)
+        result |= {"baseline": other.result, "differences": gaps}
+        lines += ["", *other.lines, "", f"{args.model} minus {args.baseline}, on the same rows", INTERVAL_HEAD]
         lines += [
             interval_line(name, *gap, sign="+") if gap else f"  {name:<18}too few separate pairs"
             for name, gap in gaps.items()
@@ -137,16 +135,14 @@ def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments)
     else:
         refuse_changed(args, () if args.corpus else OF_CORPUS, "--corpus NAME")
     refuse_changed(args, () if args.text else ("text_column",), "--text FILE")
-    if args.predictions and not Path(args.predictions).parent.is_dir():
-        raise InputError(f"--predictions {args.predictions}: there is no such folder. Create it first.")
 
 
-def rows_of(args: EvaluateArguments) -> Corpus:
+def corpus_of(args: EvaluateArguments) -> Corpus:
     """The corpus to score: a prepared one, or a file under the name of the corpus that sets the threshold."""
     from cosent.data.corpus import load_corpus
 
     if args.pairs is None:
-        assert args.corpus is not None  # see `check`
+        assert args.corpus is not None  # see `check_arguments`
         return load_corpus(args.corpus, args.data_dir)
     rules = list(decision_rules(args.model))
     name = args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem)
@@ -168,27 +164,26 @@ def read_labelled(
     """
     import datasets
 
-    wanted = [*(text_columns or (None, None)), label_column]
-    known = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
-    table = open_table(path, wanted, known, "--text_columns and --label_column", "--pairs", options)
+    columns = [*(text_columns or (None, None)), label_column]
+    usual_names = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
+    table = open_table(path, columns, usual_names, "--text_columns and --label_column", "--pairs", options)
     first, second, label = table.sentences
     rows = replace(table, sentences=(first, second)).placed([first, second, label])
-    read = [(row[first], row[second], number_at(where, row[label], {**LABEL_WORDS, **values})) for where, row in rows]
-    columns = dict(zip(FEATURES, map(list, zip(*read, strict=True)), strict=True))
-    binary = set(columns["label"]) <= {0.0, 1.0}
-    low, high = (0.0, 1.0) if binary else (min(columns["label"]), max(columns["label"]))
-    manifest = Manifest(name, "binary" if binary else "graded", low, high, {}, {SPLIT: {"rows": len(read)}})
+    pairs = [(row[first], row[second], number_at(where, row[label], {**LABEL_WORDS, **values})) for where, row in rows]
+    by_name = dict(zip(FEATURES, map(list, zip(*pairs, strict=True)), strict=True))
+    binary = set(by_name["label"]) <= {0.0, 1.0}
+    low, high = (0.0, 1.0) if binary else (min(by_name["label"]), max(by_name["label"]))
+    manifest = Manifest(name, "binary" if binary else "graded", low, high, {}, {SPLIT: {"rows": len(pairs)}})
     features = datasets.Features({name: datasets.Value(kind) for name, kind in FEATURES.items()})
-    return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(columns, features=features)})
+    return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(by_name, features=features)})
 
 
 def number_at(where: str, label: object, words: Mapping[str, str]) -> float:
     """The number of a label; `where` names its file and line in an error."""
     number = number_of(label, words)
     if number is None:
-        hint = (
-            " If it is the header, name its columns: --text_columns A B --label_column C." if "line 1" in where else ""
-        )
+        hint = " If it is the header, name its columns: --text_columns A B --label_column C."
+        hint = hint if "line 1" in where else ""
         raise InputError(f"{where}: expected a number as the label, got {label!r}. {remedy_of(label)}{hint}")
     return number
 
@@ -204,7 +199,7 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
 
     model = open_model(args)
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
-    warn_of_other_prompts(args.model, model.prompts, *prompts)
+    warn_of_other_prompts(args.model, *prompts)
     task, embeds, rows = None, isinstance(model, SentenceEncoder), corpus.split(args.split)
     if retrieval_args.retrieval and embeds:
         where = f"{corpus.folder} {args.split}"
@@ -241,19 +236,17 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
     return Measured(result | means | {"intervals": intervals} | task.size, lines, values | by_query, scores)
 
 
-def measure_search(args: EvaluateArguments, sheet: "Sheet", queries: list[tuple[str, str]]) -> Measured:
+def measure_search(args: EvaluateArguments, rows: list[tuple[str, dict]], queries: list[tuple[str, str]]) -> Measured:
     """Right, wrong and missing answers of `--model` over thresholds."""
     from cosent.search.answers import answers_of
 
     model = open_model(args)
     prompt = model.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
-    if prompt is not None:
-        warn_of_other_prompts(args.model, model.prompts, prompt)
-    answers, reason = answers_of(model, args.model, sheet, queries, prompt, args.corpus)
+    answers, reason = answers_of(model, args.model, rows, queries, prompt, args.corpus)
     answered = np.count_nonzero(answers.answerable)
-    head = f"{args.model}: {len(queries)} queries, {answered} with an answer, among {len(sheet.sentences)} sentences"
+    head = f"{args.model}: {len(queries)} queries, {answered} with an answer, among {len(rows)} sentences"
     result: dict[str, Any] = {"model": args.model, "queries": args.queries}
-    result |= {"text": args.text, "sentences": len(sheet.sentences)}
+    result |= {"text": args.text, "sentences": len(rows)}
     result |= {"flag": answers.flag, "thresholds": answers.over_thresholds()}
     lines = [head, *answers.table(), *([f"no probabilities: {reason}"] if reason else [])]
     return Measured(result, lines, {"nearest_right": answers.right[answers.answerable].astype(np.float64)})
@@ -300,15 +293,6 @@ def rule_and_source(
     if rule is None:
         return None, f"none: {reason}; --find_threshold"
     return rule, f"{name} validation, by {DECISION_NAME} of the model"
-
-
-def write_predictions(path: str, rows, scores: np.ndarray, threshold: float | None) -> None:
-    """Writes a row per pair in corpus order; `prediction` is 1 or 0 at the threshold and empty without one."""
-    predictions = [None] * len(scores) if threshold is None else (scores.astype(np.float64) >= threshold).astype(int)
-    with table_writer(path, PREDICTION_COLUMNS) as write:
-        for number, (row, prediction, value) in enumerate(zip(rows, predictions, scores, strict=True)):
-            numbers = {"label": f"{row['label']:g}", "prediction": prediction, "score": f"{value:.6f}"}
-            write([{"id": number, "sentence1": row["sentence1"], "sentence2": row["sentence2"]} | numbers])
 
 
 def metrics_table(model: str, result: dict, metrics: dict) -> list[str]:

@@ -5,81 +5,81 @@ cosent search --model runs/faq --index vectors.npy --query 怎么还款 --rerank
 cosent search --model runs/faq --text faq.xlsx --text_column question --query 怎么还款 --json   with the other columns
 cosent search --model runs/faq --text questions.txt --query 怎么还款 --min_probability 0.8       or "nothing found"
 
-Without --query and --queries, queries are read from standard input, one a line. --rerank reorders the 50 nearest
-sentences.
+Without --query, queries are read from standard input, one a line. --rerank reorders the 50 nearest sentences.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import filterfalse, islice
 
-from cosent.data.formats import FileOptions, is_blank
+from cosent.data.files import OF_FILES
+from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import option, refuse_below_1
-from cosent.jobs.arguments import HitLimits, IndexArguments, open_model
-from cosent.models.prompts import PromptArguments, warn_of_other_prompts
+from cosent.flags import option, refuse_below_1, refuse_changed
+from cosent.jobs.arguments import FILE_KINDS, HitLimits, ModelSource, TextColumn, open_model
+from cosent.models.prompts import PromptArguments
 
 QUERIES = 512  # read and answered at a time
 
 
 @dataclass(kw_only=True)
-class SearchArguments(HitLimits, PromptArguments):
+class SearchArguments(HitLimits, PromptArguments, TextColumn, ModelSource):
     """Search options."""
 
+    text: list[str] | None = option(None, f"Files of sentences: {FILE_KINDS}")
+    index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
     query: list[str] | None = option(None, "Queries to answer.", commas=True)
-    queries: str | None = option(None, "Text file with a query per line, instead of --query.")
     top: int = option(10, "Most hits per query.")
     rerank: str | None = option(None, "Cross-encoder that reranks the nearest sentences.")
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
     json: bool = option(False, "Print JSON lines instead of text.")
 
 
-def main(index_args: IndexArguments, args: SearchArguments) -> None:
+def main(args: SearchArguments) -> None:
     check_arguments(args)  # before imports that take seconds
-    for model in filter(None, (index_args.model, args.rerank)):
+    for model in filter(None, (args.model, args.rerank)):
         resolve(model)
-    from cosent.data.files import read_texts
     from cosent.models.cross_encoder import CrossEncoder
     from cosent.models.decision import rule_for
     from cosent.models.folder import is_cross_encoder
-    from cosent.search.index import open_index
+    from cosent.search.index import Index
 
     if args.rerank is not None and not is_cross_encoder(resolve(args.rerank)):
         raise InputError(f"--rerank {args.rerank} is no cross-encoder. Name one, or search with --model {args.rerank}.")
-    encoder = open_model(index_args, bi_encoder=True)
-    index = open_index(index_args.index, index_args.text, encoder, index_args.text_column, index_args.options)
+    encoder = open_model(args, bi_encoder=True)
+    if args.index is not None:
+        index = Index.open(args.index, encoder)
+    else:
+        index = Index.read(args.text or [], encoder, args.text_column, args.options)
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
-    if prompt is not None:
-        warn_of_other_prompts(index_args.model, encoder.prompts, prompt)
     reranker = None if args.rerank is None else CrossEncoder.from_pretrained(args.rerank).to(encoder.device)
-    rule, reason = rule_for(args.rerank or index_args.model, index.prompts(prompt, reranker), args.corpus)
+    rule, reason = rule_for(args.rerank or args.model, index.prompts(prompt, reranker), args.corpus)
     if rule is None and args.min_probability is not None:
-        raise InputError(f"--min_probability: {reason}. Give --min_score instead.")
+        raise InputError(f"--min_probability: {reason}. Or give --min_score.")
     search = partial(index.search, prompt=prompt, reranker=reranker, rule=rule, **args.limits)
     if not args.json:
         likely = "" if rule is None else "probability  verdict      "
         print(f"rank  {'  rerank  ' if reranker is not None else ''} cosine  {likely}     row  sentence")
-    queries: Iterable[str] = args.query or []
-    at_once = QUERIES
-    if args.queries is not None:
-        queries = read_texts([args.queries], FileOptions(encoding=index_args.options.encoding))
-    elif args.query is None:
+    queries, at_once = iter(args.query or []), QUERIES
+    if not args.query:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
-        queries, at_once = filterfalse(is_blank, map(str.strip, iter(sys.stdin.readline, ""))), 1
-    asked = iter(queries)
-    while some := list(islice(asked, at_once)):
-        answer(some, search, len(index), args)
+        queries = filterfalse(is_blank, map(str.strip, iter(sys.stdin.readline, "")))
+        at_once = 1 if sys.stdin.isatty() else QUERIES
+    while part := list(islice(queries, at_once)):
+        answer(part, search, len(index), args)
 
 
 def check_arguments(args: SearchArguments) -> None:
     """Refuses arguments before a model is loaded."""
-    if args.query and args.queries:
-        raise InputError("Give --query or --queries, not both.")
+    if (args.index is None) == (args.text is None):
+        raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
+    if args.index is not None:
+        refuse_changed(args, ("text_column", *OF_FILES), "--text FILE")
     if args.query and any(map(is_blank, args.query)):
         raise InputError(f"--query: one of {args.query} is empty. Leave it out.")
     refuse_below_1(args, "top")
@@ -92,16 +92,16 @@ def answer(queries: list[str], search: Callable, sentences: int, args: SearchArg
     start = time.perf_counter()
     hits = search(queries, min(sentences, args.top))
     milliseconds = 1000 * (time.perf_counter() - start)
-    for query, some in zip(queries, hits, strict=True):
+    for query, ranked in zip(queries, hits, strict=True):
         if args.json:
-            row = {"query": query, "hits": [asdict(hit) for hit in some]}
+            row = {"query": query, "hits": [asdict(hit) for hit in ranked]}
             print(json.dumps(row, ensure_ascii=False, default=str))
             continue
-        print(query if some else f"{query}\n      nothing found")
-        for rank, hit in enumerate(some, start=1):
+        print(query if ranked else f"{query}\n      nothing found")
+        for rank, hit in enumerate(ranked, start=1):
             score = "" if hit.rerank is None else f"{hit.rerank:8.4f}  "
             likely = "" if hit.verdict is None else f"     {hit.probability:6.4f}  {hit.verdict:<11}  "
             print(f"{rank:4}  {score}{hit.cosine:7.4f}  {likely}{hit.row:>8}  {hit.sentence}")
     sys.stdout.flush()
-    asked = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
-    print(f"{asked} in {sentences:,} sentences: {milliseconds:.1f} ms", file=sys.stderr)
+    number = "1 query" if len(queries) == 1 else f"{len(queries)} queries"
+    print(f"{number} in {sentences:,} sentences: {milliseconds:.1f} ms", file=sys.stderr)

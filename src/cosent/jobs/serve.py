@@ -18,6 +18,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
 from operator import itemgetter
@@ -77,14 +78,6 @@ class Service:
     index: "Index | None" = None
     limits: dict[str, float]
 
-    def check_limits(self, limits: dict[str, float]) -> None:
-        """Raises `InputError` for a probability that no hit can have."""
-        from cosent.search.index import check_reachable
-
-        if self.index is not None and "min_probability" in limits:
-            rule = self.index.rule if self.reranker is self.model else self.rerank_rule
-            check_reachable(limits["min_probability"], rule, self.reranker)
-
 
 def main(args: ServeArguments) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
@@ -94,47 +87,37 @@ def main(args: ServeArguments) -> None:
     elif args.int8:
         raise InputError("--int8 with --text: vectors of files are cached by float32 weights. Leave one of them out.")
     args.check_limits()
-    key = key_of(os.environ.get(KEY_VARIABLE))  # before imports that take seconds
+    key = os.environ.get(KEY_VARIABLE)
+    if key is not None and not (key.strip().isascii() and key.strip().isprintable() and key.strip()):
+        raise InputError(f"{KEY_VARIABLE} is empty or holds more than ASCII characters. Unset it, or set another key.")
     for model in filter(None, (args.model, args.rerank)):
         resolve(model)
     import uvicorn
 
-    app = application(load(args), key)
-    request = (
-        'similarity answers {"pairs": [["好", "很好"]]}' if args.text is None else 'search answers {"query": "好"}'
-    )
-    logger.info("http://%s:%d/%s (Ctrl-C ends)", args.host, args.port, request)
+    app = application(load(args), key and key.strip())  # a header carries no spaces around it
+    example = 'search answers {"query": "好"}' if args.text else 'similarity answers {"pairs": [["好", "很好"]]}'
+    logger.info("http://%s:%d/%s (Ctrl-C ends)", args.host, args.port, example)
     limits: dict[str, Any] = {"http": "h11", "ws": "none", "timeout_graceful_shutdown": GRACE}
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning", access_log=False, **limits)
-
-
-def key_of(value: str | None) -> str | None:
-    """The key, None if the variable is not set; spaces around it, which no header carries, are not part of it."""
-    key = value if value is None else value.strip()
-    if key is not None and not (key and key.isascii() and key.isprintable()):
-        raise InputError(f"{KEY_VARIABLE} is empty or holds other characters than ASCII. Unset it, or set another key.")
-    return key
 
 
 def load(args: ServeArguments) -> Service:
     """Models, rules for the prompts that they read here, and the index of `--text`."""
     from cosent.models.decision import rule_for
-    from cosent.search.index import open_index
+    from cosent.search.index import Index
 
     model = open_model(args, bi_encoder=args.text is not None)
-    reranker = model if args.rerank is None else open_model(replace(args, model=args.rerank))
     rule, reason = rule_for(args.model, model.prompts.sides(), args.corpus)
-    rerank_rule, index = rule, None
+    service = Service(name=args.model, model=model, reranker=model, rule=rule, rerank_rule=rule, limits=args.limits)
     if args.rerank is not None:
-        rerank_rule, reason = rule_for(args.rerank, reranker.prompts.sides(), args.corpus)
+        service.reranker = open_model(replace(args, model=args.rerank))
+        service.rerank_rule, reason = rule_for(args.rerank, service.reranker.prompts.sides(), args.corpus)
     if reason:
         logger.info("There are scores, but no probabilities: %s.", reason)
     if args.text is not None:
-        index = open_index(None, args.text, model, args.text_column, args.options)
-        index.rule, _ = rule_for(args.model, model.prompts.for_search(), args.corpus)
-    names = {"name": args.model, "model": model, "reranker": reranker, "rule": rule, "rerank_rule": rerank_rule}
-    service = Service(**names, index=index, limits=args.limits)
-    service.check_limits(args.limits)
+        service.index = Index.read(args.text, model, args.text_column, args.options)
+        service.index.rule, _ = rule_for(args.model, service.index.prompts(), args.corpus)
+        hits_by(service)([("好", 1, tuple(args.limits.items()))])  # refuses a probability that no hit can have
     return service
 
 
@@ -162,8 +145,7 @@ def hits_by(service: Service) -> Callable[[list], list]:
         hits: list = []
         assert service.index is not None  # a service without one has no /search
         for (top, limits), alike in groupby(questions, itemgetter(1, 2)):
-            queries, most = [query for query, *_ in alike], min(top, len(service.index))
-            hits += service.index.search(queries, most, **options, **dict(limits))
+            hits += service.index.search([query for query, *_ in alike], top, **options, **dict(limits))
         return hits
 
     return compute
@@ -226,12 +208,11 @@ def application(service: Service, key: str | None = None):
         min_score: float | None = Field(None, allow_inf_nan=False)
         min_probability: float | None = Field(None, ge=0, lt=1)
 
+    written = partial(Response, media_type="application/json")
     name, model, reranker, batches = service.name, service.model, service.reranker, Batches()
     width = getattr(model, "embedding_dimension", None)
-    embedding = Work(vectors_by(model), model.max_length)
-    scoring = Work(scores_by(model), model.max_length)
-    reranking = scoring if reranker is model else Work(scores_by(reranker), reranker.max_length)
-    searching = Work(hits_by(service), model.max_length)
+    embedding, scoring, searching = Work(vectors_by(model)), Work(scores_by(model)), Work(hits_by(service))
+    reranking = scoring if reranker is model else Work(scores_by(reranker))
 
     @asynccontextmanager
     async def lifespan(app):
@@ -242,8 +223,7 @@ def application(service: Service, key: str | None = None):
             await task
 
     app = FastAPI(title="cosent", lifespan=lifespan, docs_url=None, redoc_url=None)
-
-    app.add_middleware(Gate, key=key)
+    app.add_middleware(gate, key=key)
     add_errors(app)
 
     @app.get("/health")
@@ -263,25 +243,21 @@ def application(service: Service, key: str | None = None):
         if body.dimensions not in (None, width):
             raise HTTPException(422, f"dimensions: the vectors of this model have {width} numbers")
         results = await batches.results(embedding, body.input, request.is_disconnected)
-
-        def written() -> bytes:
-            vectors, tokens = zip(*results, strict=True)
-            base64s = body.encoding_format == "base64"
-            values = [base64.b64encode(one.tobytes()).decode() if base64s else one.tolist() for one in vectors]
-            data = [{"object": "embedding", "index": row, "embedding": value} for row, value in enumerate(values)]
-            usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(tokens))
-            return to_json({"object": "list", "data": data, "model": name, "usage": usage})
-
-        return Response(await asyncio.to_thread(written), media_type="application/json")
+        vectors, tokens = zip(*results, strict=True)
+        base64s = body.encoding_format == "base64"
+        values = [base64.b64encode(vector.tobytes()).decode() if base64s else vector.tolist() for vector in vectors]
+        data = [{"object": "embedding", "index": row, "embedding": value} for row, value in enumerate(values)]
+        usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(tokens))
+        return written(to_json({"object": "list", "data": data, "model": name, "usage": usage}))
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
     async def rerank(body: Rerank, request: Request):
         pairs = [(body.query, text) for text in body.documents]
         scores = await batches.results(reranking, pairs, request.is_disconnected)
-        shown = relevance(service, scores)
+        shares = relevance(service, scores)
         order = sorted(range(len(pairs)), key=lambda row: -scores[row])[: body.top_n]
-        results: list[dict[str, Any]] = [{"index": row, "relevance_score": shown[row]} for row in order]
+        results: list[dict[str, Any]] = [{"index": row, "relevance_score": shares[row]} for row in order]
         if body.return_documents:
             results = [result | {"document": {"text": body.documents[result["index"]]}} for result in results]
         return {"id": secrets.token_hex(8), "model": name, "results": results}
@@ -290,11 +266,11 @@ def application(service: Service, key: str | None = None):
     async def similarity(body: Similarity, request: Request):
         scores = await batches.results(scoring, body.pairs, request.is_disconnected)
         answer = {"model": name, "scores": scores}
-        if (rule := service.rule) is None:
-            return answer
-        verdicts = ["similar" if similar else "not similar" for similar in rule.similar(scores)]
-        probabilities = {} if rule.calibration is None else {"probabilities": rule.probabilities(scores).tolist()}
-        return answer | {"corpus": rule.corpus, "verdicts": verdicts} | probabilities
+        if (rule := service.rule) is not None:
+            answer |= {"corpus": rule.corpus, "verdicts": rule.verdicts(scores)}
+            if rule.calibration is not None:
+                answer["probabilities"] = rule.probabilities(scores).tolist()
+        return answer
 
     @app.post("/search")
     async def search(body: Search, request: Request):
@@ -305,24 +281,19 @@ def application(service: Service, key: str | None = None):
         limits = body.model_dump(include={"min_score", "min_probability"}, exclude_none=True) or service.limits
         if len(limits) > 1:
             raise HTTPException(422, f"{' and '.join(limits)} both decide what is found; give one of them")
+        questions = [(query, body.top, tuple(limits.items())) for query in body.queries]
         try:
-            service.check_limits(limits)
+            hits = await batches.results(searching, questions, request.is_disconnected)
         except InputError as error:
             raise HTTPException(422, str(error)) from error
-        questions = [(query, body.top, tuple(limits.items())) for query in body.queries]
-        hits = await batches.results(searching, questions, request.is_disconnected)
-        return Response(await asyncio.to_thread(written_hits, name, body.queries, hits), media_type="application/json")
+        ranked = [[{"rank": rank, **asdict(hit)} for rank, hit in enumerate(of_query, 1)] for of_query in hits]
+        results = [
+            {"query": query, "found": bool(of_query), "hits": of_query}
+            for query, of_query in zip(body.queries, ranked, strict=True)
+        ]
+        return written(as_text({"model": name, "results": results}))
 
     return app
-
-
-def written_hits(name: str, queries: list[str], hits: list) -> bytes:
-    """The answer of /search as JSON; cosines that rounding took above 1 are 1."""
-    rows = [
-        [{"rank": n, **asdict(hit), "cosine": min(hit.cosine, 1.0)} for n, hit in enumerate(some, 1)] for some in hits
-    ]
-    results = [{"query": query, "found": bool(some), "hits": some} for query, some in zip(queries, rows, strict=True)]
-    return as_text({"model": name, "results": results}).encode()
 
 
 def refusal(status: int, message: str, field: str | None = None):
@@ -344,10 +315,8 @@ def add_errors(app) -> None:
         field = ".".join(map(str, problem["loc"])).removeprefix("body.")
         return refusal(422, f"{field}: {problem['msg']}", field)
 
-    full, failed = (
-        f"{MOST_WAITING} requests are waiting already; try again",
-        "the model failed: see the server's output",
-    )
+    full = f"{MOST_WAITING} requests are waiting already; try again"
+    failed = "the model failed: see the server's output"
     app.exception_handler(HTTPException)(lambda request, error: refusal(error.status_code, error.detail))
     app.exception_handler(InputError)(lambda request, error: refusal(500, str(error)))  # nan or inf
     app.exception_handler(asyncio.QueueFull)(lambda request, error: refusal(503, full))
@@ -355,23 +324,22 @@ def add_errors(app) -> None:
     app.exception_handler(Exception)(lambda request, error: refusal(500, failed))
 
 
-class Gate:
-    """Middleware that reads nothing of a request without the key, or of one that is too large."""
+def gate(app, key: str | None):
+    """ASGI middleware that reads nothing of a request without the key, or of one that is too large."""
 
-    def __init__(self, app, key: str | None):
-        self.app, self.key = app, key
-
-    async def __call__(self, scope, receive, send):
-        response = self.refused(scope["path"], dict(scope["headers"])) if scope["type"] == "http" else None
-        await (response or self.app)(scope, receive, send)
-
-    def refused(self, path: str, headers: dict[bytes, bytes]):
+    def refused(path: str, headers: dict[bytes, bytes]):
         """The refusal of a request; None if it is let in."""
         token = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
-        if path != "/health" and self.key is not None and not secrets.compare_digest(token, self.key.encode()):
+        if path != "/health" and key is not None and not secrets.compare_digest(token, key.encode()):
             return refusal(401, "the bearer token is missing or wrong")
         if b"transfer-encoding" in headers:
             return refusal(411, "send the length of the body, no chunks")
         if int(headers.get(b"content-length", 0)) > MOST_BYTES:
             return refusal(413, f"at most {MOST_BYTES:,} bytes")
         return None
+
+    async def gated(scope, receive, send):
+        response = refused(scope["path"], dict(scope["headers"])) if scope["type"] == "http" else None
+        await (response or app)(scope, receive, send)
+
+    return gated

@@ -57,17 +57,17 @@ def main(args: SimilarityArguments) -> None:
     print(note, file=sys.stderr)
     columns = PAIRED if table is None else table.sentences
     start = time.time()
-    scored = score(model, rows, columns, prompts)
+    chunks = scored(model, rows, columns, prompts, rule)
     if table is None or args.output is None:
         likely = "" if rule is None else "probability  verdict      "
         print(f"{'cosine' if isinstance(model, SentenceEncoder) else 'score':>7}  {likely}{'  |  '.join(columns)}")
-        for chunk, scores in scored:
-            print(*(line(row | new, columns) for row, new in zip(chunk, answers(scores, rule), strict=True)), sep="\n")
+        for chunk in chunks:
+            print(*(line(row, columns) for row in chunk), sep="\n")
         return
     written, added = 0, ADDED[:1] if rule is None else ADDED
     with table_writer(args.output, (*table.names, *added)) as append, tqdm(unit="pair", file=sys.stderr) as progress:
-        for chunk, scores in scored:
-            append([row | new for row, new in zip(chunk, answers(scores, rule), strict=True)])
+        for chunk in chunks:
+            append(chunk)
             written += len(chunk)
             progress.update(len(chunk))
     seconds = round(time.time() - start, 3)
@@ -105,30 +105,27 @@ def rule_and_note(args: SimilarityArguments, prompts: tuple[str, str]) -> tuple[
     if args.base_rate is None:
         return rule, f"score, probability and verdict (at {rule.threshold:.4f}) as on {rule.corpus} validation"
     if calibration.base_rate is None:
-        raise InputError(
-            f"--base_rate: the rule of {args.model} lacks the share of similar pairs. Run cosent calibrate."
-        )
-    note = f"score, probability and verdict (at a probability of 0.5) as on {rule.corpus} validation, of which "
-    note += f"{calibration.base_rate:.4f} are similar"
-    return replace(rule, base_rate=args.base_rate), note
+        raise InputError(f"--base_rate: the rule of {args.model} has no share of similar pairs. Run cosent calibrate.")
+    note = f"score, probability and verdict (at a probability of 0.5) as on {rule.corpus} validation"
+    return replace(rule, base_rate=args.base_rate), f"{note}, of which {calibration.base_rate:.4f} are similar"
 
 
-def score(
-    model, rows: Iterable[dict], columns: tuple[str, ...], prompts: tuple[str, str]
-) -> Iterator[tuple[list[dict], np.ndarray]]:
-    """Yields chunks of the rows, and their scores."""
+def scored(
+    model, rows: Iterable[dict], columns: tuple[str, ...], prompts: tuple[str, str], rule: DecisionRule | None
+) -> Iterator[list[dict]]:
+    """Yields chunks of the rows, with their new columns."""
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
         first, second = ([row[name] for row in chunk] for name in columns)
-        yield chunk, model.similarity(first, second, prompt=prompts)
+        scores = model.similarity(first, second, prompt=prompts)
+        yield [row | new for row, new in zip(chunk, answers(scores, rule), strict=True)]
 
 
 def answers(scores: np.ndarray, rule: DecisionRule | None) -> list[dict]:
     """The new columns of each pair."""
     columns: list[list] = [[round(float(score), 6) for score in scores]]
     if rule is not None:
-        columns.append([round(float(probability), 6) for probability in rule.probabilities(scores)])
-        columns.append(["similar" if similar else "not similar" for similar in rule.similar(scores)])
+        columns += [[round(float(probability), 6) for probability in rule.probabilities(scores)], rule.verdicts(scores)]
     return [dict(zip(ADDED, row, strict=False)) for row in zip(*columns, strict=True)]
 
 

@@ -78,6 +78,10 @@ class DecisionRule:
             return self.probabilities(scores) >= 0.5
         return np.asarray(scores, dtype=np.float64) >= self.threshold
 
+    def verdicts(self, scores: Numbers) -> list[str]:
+        """`similar` or `not similar` for each score."""
+        return ["similar" if similar else "not similar" for similar in self.similar(scores)]
+
 
 def joint_rule(
     rules: dict[str, DecisionRule], scored: dict[str, tuple[np.ndarray, np.ndarray]]

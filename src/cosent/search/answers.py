@@ -1,12 +1,12 @@
 """Answers of a search to a user's own queries: right, wrong and missing ones, over thresholds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from cosent.data.files import AS_USUAL, open_table, read_rows
+from cosent.data.files import AS_USUAL, open_table
 from cosent.data.formats import FileOptions
 from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder
@@ -19,31 +19,22 @@ RETRIEVER = "similar"  # finds the sentences that a cross-encoder puts in order
 STEPS = 10  # of thresholds
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """The sentences of a file, and all values of the row of each, as text."""
+def read_queries(path: str, answers: set[str], text: str, options: FileOptions = AS_USUAL) -> list[tuple[str, str]]:
+    """The queries of a file, each with its answer, one of `answers` of the file `text`, or "" where it has none."""
+    table = open_table(path, None, QUERY_COLUMNS, "", "--queries", options)
+    query, answer = table.sentences
+    queries = []
+    for where, row in replace(table, sentences=(query,)).placed([query, answer]):
+        value = as_value(row[answer])
+        if value and value not in answers:
+            raise InputError(f"{where}: no row of {text} has the answer {value!r}. Correct or empty it.")
+        queries.append((row[query].strip(), value))
+    return queries
 
-    path: str
-    sentences: list[str]
-    values: list[set[str]]
 
-    @classmethod
-    def read(cls, path: str, text_column: str | None, options: FileOptions = AS_USUAL) -> "Sheet":
-        rows = list(read_rows([path], text_column, options))
-        values = [{sentence, *map(as_value, columns.values())} for sentence, columns in rows]
-        return cls(path, [sentence for sentence, _ in rows], values)
-
-    def read_queries(self, path: str, encoding: str = "utf-8") -> list[tuple[str, str]]:
-        """The queries of a file, each with its answer: a value of the sheet, or "" where the sheet has none."""
-        table = open_table(path, None, QUERY_COLUMNS, "", "--queries", FileOptions(encoding=encoding))
-        query, answer = table.sentences
-        queries, answers = [], set().union(*self.values)
-        for where, row in replace(table, sentences=(query,)).placed([query, answer]):
-            text = as_value(row[answer])
-            if text and text not in answers:
-                raise InputError(f"{where}: no row of {self.path} has the answer {text!r}. Correct or empty it.")
-            queries.append((row[query].strip(), text))
-        return queries
+def values_of(rows: Iterable[tuple[str, dict]]) -> list[set[str]]:
+    """The sentence and all values of each row, as text."""
+    return [{sentence, *map(as_value, columns.values())} for sentence, columns in rows]
 
 
 def as_value(cell: object) -> str:
@@ -99,7 +90,7 @@ class Answers:
 def answers_of(
     model: TextModel,
     name: str,
-    sheet: Sheet,
+    rows: Sequence[tuple[str, dict]],
     queries: Sequence[tuple[str, str]],
     prompt: str | None = None,
     corpus: str | None = None,
@@ -108,20 +99,19 @@ def answers_of(
 
     Args:
         name: the folder of the model.
+        rows: sentences, each with the columns of its row.
+        queries: each with its answer.
         prompt: in front of the queries; default: the model's.
         corpus: whose decision rule to use.
     """
     encoder = model if isinstance(model, SentenceEncoder) else load_bi_encoder(RETRIEVER).to(model.device).eval()
-    index = Index.of(sheet.sentences, encoder)
+    index = Index.of([sentence for sentence, _ in rows], encoder)
     reranker, prompt = (None, prompt) if encoder is model else (model, None)
     rule, reason = rule_for(name, index.prompts(prompt, reranker), corpus)
-    texts = [query for query, _ in queries]
-    hits = index.search(texts, 1, prompt, reranker)
-    best = [of_query[0] for of_query in hits]
-    scores = np.array([hit.score for hit in best])
+    hits = [ranked[0] for ranked in index.search([query for query, _ in queries], 1, prompt, reranker)]
+    scores, values = np.array([hit.score for hit in hits]), values_of(rows)
     answerable = np.array([bool(answer) for _, answer in queries])
-    right = np.array([answer in sheet.values[hit.row] for hit, (_, answer) in zip(best, queries, strict=True)])
-    flag, values = "min_score", scores
-    if rule is not None and rule.calibration is not None:
-        flag, values = "min_probability", rule.probabilities(scores)
-    return Answers(flag, values, right & answerable, answerable), reason
+    right = np.array([answer in values[hit.row] for hit, (_, answer) in zip(hits, queries, strict=True)])
+    if rule is None or rule.calibration is None:
+        return Answers("min_score", scores, right & answerable, answerable), reason
+    return Answers("min_probability", rule.probabilities(scores), right & answerable, answerable), ""

@@ -71,15 +71,10 @@ def difference(first: str, second: str) -> str | None:
     return "negation" if negated != other_negated else None
 
 
-def visible(text: str) -> str:
-    """The visible characters of a text, without regard to width and case."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return "".join(character for character in folded if unicodedata.category(character) not in INVISIBLE)
-
-
 def as_read(model, texts: Sequence[str]) -> list[str]:
-    """`visible` of texts, with one character for all that a model reads as one, such as 國 and 国."""
-    readable = [visible(text) for text in texts]
+    """Visible characters of texts, whatever their width and case, one for all that a model reads as one: 國 is 国."""
+    folded = (unicodedata.normalize("NFKC", text).casefold() for text in texts)
+    readable = ["".join(char for char in text if unicodedata.category(char) not in INVISIBLE) for text in folded]
     characters = sorted({char for text in readable for char in text if unicodedata.name(char, "").startswith("CJK")})
     *ids, unknown = map(tuple, model.token_ids([*characters, UNUSED_CHARACTER]))
     first: dict[tuple[int, ...], str] = {}
@@ -93,14 +88,11 @@ def colliding(model, sentences: Sequence[str]) -> dict[int, str]:
     A model reads such sentences as one, because they differ in unknown characters, in accents that its tokenizer
     strips, or behind its maximum length. Their cosines with other sentences say nothing.
     """
-    starts = range(0, len(sentences), CHUNK)
+    starts, texts = range(0, len(sentences), CHUNK), as_read(model, sentences)
     keys = [hash(tuple(ids)) for start in starts for ids in model.token_ids(sentences[start : start + CHUNK])]
-    first: dict[int, int] = {}
-    shared = {key for row, key in enumerate(keys) if sentences[first.setdefault(key, row)] != sentences[row]}
-    rows = [row for row, key in enumerate(keys) if key in shared]
-    texts = dict(zip(rows, as_read(model, [sentences[row] for row in rows]), strict=True))
-    different = {keys[row] for row in rows if texts[row] != texts[first[keys[row]]]}
-    return {row: text for row, text in texts.items() if keys[row] in different}
+    first: dict[int, str] = {}
+    different = {key for key, text in zip(keys, texts, strict=True) if first.setdefault(key, text) != text}
+    return {row: text for row, (key, text) in enumerate(zip(keys, texts, strict=True)) if key in different}
 
 
 class KeptApart:

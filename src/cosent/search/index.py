@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RERANKED_SENTENCES = 50  # nearest sentences that a reranker reads
-CHECKED_VECTORS = 1000  # whose length is checked
 
 
 @dataclass(frozen=True)
@@ -85,19 +84,12 @@ class Index:
         """An index of the vectors that `cosent encode --normalize` wrote.
 
         Raises:
-            InputError: vectors of another model, of other lengths than 1, or not complete; sentences that have changed.
+            InputError: vectors of another model, made without `--normalize`, or damaged; sentences that have changed.
         """
         stored = open_vectors(path, fingerprint(encoder))
-        vectors = stored.vectors
-        rows = np.linspace(0, len(vectors) - 1, min(CHECKED_VECTORS, len(vectors))).astype(np.int64)
-        lengths = np.linalg.norm(vectors[rows], axis=1)
-        wrong = np.flatnonzero(~((np.abs(lengths - 1) <= 0.001) | (lengths == 0)))  # NaN too; 0: without tokens
-        if len(wrong):
-            raise InputError(
-                f"{path}: row {rows[wrong[0]]} from 0 is a vector of length {lengths[wrong[0]]:.4g}, "
-                "expected 1. Encode the sentences again with --normalize."
-            )
-        return cls(encoder, vectors, stored.sentences(), stored.manifest.prefix)
+        if not stored.manifest.normalize:
+            raise InputError(f"{path} has vectors of any length. Encode the sentences again with --normalize.")
+        return cls(encoder, stored.vectors, stored.sentences(), stored.manifest.prefix)
 
     @classmethod
     def of(cls, sentences: str | Sequence[str], encoder: "SentenceEncoder") -> "Index":
@@ -108,20 +100,40 @@ class Index:
         return cls(encoder, encoder.encode(texts, normalize_embeddings=True, prompt=prompt), texts, prompt)
 
     @classmethod
+    def read(
+        cls,
+        text: Sequence[str],
+        encoder: "SentenceEncoder",
+        text_column: str | None = None,
+        options: FileOptions = AS_USUAL,
+    ) -> "Index":
+        """An index of the sentences of files, whose vectors are cached; all columns of its row come with each hit.
+
+        Args:
+            text: files of sentences: txt, tsv, csv, jsonl, parquet, xlsx.
+            text_column: column of the sentences; default: `text` or `sentence`, or the only one.
+        """
+        rows = list(read_rows(text, text_column, options))
+        if not rows:
+            raise InputError(f"There is no sentence in {' '.join(text)}. Name a file with at least one.")
+        sentences, columns = map(list, zip(*rows, strict=True))
+        prompt = encoder.prompts.for_search()[1]
+        vectors = sentence_vectors(encoder, sentences, prompt=prompt)
+        return cls(encoder, vectors, sentences, prompt, columns if any(columns) else ())
+
+    @classmethod
     def load(
         cls, model: str, text: Sequence[str], text_column: str | None = None, corpus: str | None = None
     ) -> "Index":
-        """An index of the sentences of files with the decision rule of the model, as `cosent search` makes it.
+        """As `read`, with the decision rule of the model, as `cosent search` makes it.
 
         Args:
             model: folder of a bi-encoder, a shipped one or a Hub id.
-            text: files of sentences: txt, tsv, csv, jsonl, parquet, xlsx. Their vectors are cached.
-            text_column: column of the sentences; all columns of its row come with each hit.
             corpus: whose rule to use; default: the rule for all of training.
         """
         from cosent.models.auto import load_bi_encoder
 
-        index = open_index(None, as_texts(text), load_bi_encoder(model).eval(), text_column)
+        index = cls.read(as_texts(text), load_bi_encoder(model).eval(), text_column)
         index.rule, _ = rule_for(model, index.prompts(), corpus)
         return index
 
@@ -215,11 +227,8 @@ class Index:
         if rule is None or rule.calibration is None or not hits:
             return hits
         scores = [hit.score for hit in hits]
-        judged = zip(hits, rule.probabilities(scores).tolist(), rule.similar(scores), strict=True)
-        return [
-            replace(hit, probability=probability, verdict="similar" if similar else "not similar")
-            for hit, probability, similar in judged
-        ]
+        judged = zip(hits, rule.probabilities(scores).tolist(), rule.verdicts(scores), strict=True)
+        return [replace(hit, probability=probability, verdict=verdict) for hit, probability, verdict in judged]
 
 
 def check_reachable(probability: float, rule: DecisionRule | None, model: "TextModel") -> None:
@@ -244,22 +253,3 @@ def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]
     scores = iter(values.tolist())
     scored = [[replace(hit, rerank=next(scores)) for hit in of_query] for of_query in hits]
     return [sorted(of_query, key=attrgetter("rerank"), reverse=True) for of_query in scored]
-
-
-def open_index(
-    index: str | None,
-    text: Sequence[str] | None,
-    encoder: "SentenceEncoder",
-    text_column: str | None = None,
-    options: FileOptions = AS_USUAL,
-) -> Index:
-    """An index of encoded vectors, or else of the sentences of files, whose vectors are cached."""
-    if index is not None:
-        return Index.open(index, encoder)
-    rows = list(read_rows(text or [], text_column, options))
-    if not rows:
-        raise InputError(f"There is no sentence in {' '.join(text or [])}. Name a file with at least one.")
-    sentences, columns = [sentence for sentence, _ in rows], [columns for _, columns in rows]
-    prompt = encoder.prompts.for_search()[1]
-    vectors = sentence_vectors(encoder, sentences, prompt=prompt)
-    return Index(encoder, vectors, sentences, prompt, columns if any(columns) else ())

@@ -1,7 +1,7 @@
-"""Mining of training pairs: hard negatives, random pairs, and labels by teachers.
+"""Mining of training pairs: hard negatives, random pairs, and labels by a teacher.
 
 Hard negatives are the neighbours that `mine_hard_negatives` of sentence-transformers takes for every sentence of a
-pool, here on several processes and without pairs that are labelled already.
+pool, without pairs that are labelled already.
 """
 
 from collections import Counter
@@ -17,16 +17,14 @@ from tqdm.auto import tqdm
 
 from cosent import __version__
 from cosent.atomic import complete_folder
-from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.data.corpus import Corpus
 from cosent.data.files import normalized_text
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest
 from cosent.errors import InputError
-from cosent.evaluation.significance import mean_of_ranks
 from cosent.evaluation.similarity import pair_cosines
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import fingerprint, pair_scores, sentence_vectors
+from cosent.models.cache import fingerprint, sentence_vectors, teacher_scores
 from cosent.seal import sha256_of_file
 from cosent.search.neighbours import nearest
 
@@ -59,13 +57,6 @@ class Pool:
         labelled = np.isin(self.keys(first, second), self.keys(self.first, self.second))
         return labelled | (self.forms[first] == self.forms[second])
 
-    def most_labelled(self) -> int:
-        """Upper bound of the labelled partners of one sentence of the pool."""
-        inside = self.inside()
-        partners = np.bincount(np.r_[self.first[inside], self.second[inside]], minlength=self.size)
-        _, form, copies = np.unique(self.forms[: self.size], return_inverse=True, return_counts=True)
-        return int((partners + copies[form] - 1).max())
-
     def inside(self) -> np.ndarray:
         """Which labelled pairs have both sentences among the first `size`: bool."""
         return (self.first < self.size) & (self.second < self.size)
@@ -79,13 +70,13 @@ def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
 
     pairs, others = columns("train"), [name for name in corpus.splits if name != "train"]
     held_out = {form_of(text) for split in others for column in columns(split) for text in column}
-    own = dict.fromkeys(text for pair in zip(*pairs, strict=True) for text in pair)
-    every = own | dict.fromkeys(lines)
+    sentences = dict.fromkeys(text for pair in zip(*pairs, strict=True) for text in pair)
+    every = sentences | dict.fromkeys(lines)
     texts = [text for text in every if form_of(text) not in held_out]
     size = len(texts)
     if size < 2:
         raise InputError(f"{corpus.folder} train has {size} sentences that no other split has. Add some by --text.")
-    texts += [text for text in own if form_of(text) in held_out]
+    texts += [text for text in sentences if form_of(text) in held_out]
     place = {text: index for index, text in enumerate(texts)}
     numbers: dict[str, int] = {}
     forms = np.array([numbers.setdefault(form_of(text), len(numbers)) for text in texts])
@@ -106,53 +97,39 @@ def form_of(text: str) -> str:
     return normalized_text(text) or text
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Rules for the neighbour that forms a pair with a sentence, as in `mine_hard_negatives`; see `MineArguments`."""
-
-    range_min: int  # counted among the neighbours that no other rule leaves out
-    range_max: int
-    margin: float | None = None
-    max_score: float | None = None
-
-
-def neighbour_pairs(pool: Pool, vectors: np.ndarray, ranks: Ranks, similar: np.ndarray, left_out: Counter) -> Pairs:
-    """Pairs of a sentence with one of its neighbours, each pair once, none of them labelled.
-
-    Processes share out the sentences.
+def neighbour_pairs(
+    pool: Pool, vectors: np.ndarray, ranks: tuple[int, int], margin: float | None, similar: np.ndarray
+) -> Pairs:
+    """Pairs of each sentence with the first neighbour between `ranks` that no rule excludes, none of them labelled.
 
     Args:
         vectors: unit vectors of the pool, float32 of shape `(pool.size, width)`.
+        ranks: nearest neighbours to skip and to consider, as `range_min` and `range_max` of `mine_hard_negatives`,
+            counted among those that no rule excludes.
+        margin: least distance of a neighbour's cosine below the lowest one of a pair labelled similar.
         similar: bool of shape `(labelled pairs,)`, whether each is labelled similar.
-        left_out: counts the neighbours that were left out, by reason.
     """
-    limits = None if ranks.margin is None else lowest_similar(pool, vectors, similar) - ranks.margin
-    k = min(ranks.range_max + pool.most_labelled(), pool.size - 1)
-    counts: Counter[str] = Counter()
-    blocks = {}
-    for start in tqdm(range(0, pool.size, QUERIES)[rank() :: world_size()], desc="Neighbours", disable=rank() > 0):
+    limits = None if margin is None else lowest_similar(pool, vectors, similar) - margin
+    inside = pool.inside()
+    partners = np.bincount(np.r_[pool.first[inside], pool.second[inside]], minlength=pool.size)
+    _, form, copies = np.unique(pool.forms[: pool.size], return_inverse=True, return_counts=True)
+    k = min(ranks[1] + int((partners + copies[form] - 1).max()), pool.size - 1)  # so many may be excluded
+    parts: list[Pairs] = []
+    for start in tqdm(range(0, pool.size, QUERIES), desc="Neighbours"):
         queries = np.arange(start, min(start + QUERIES, pool.size))
         rows, scores = nearest(vectors[queries], vectors, k, queries)
         remaining = rows >= 0  # (queries, k)
-        reasons = {
-            "neighbour that is labelled or the same sentence": pool.is_labelled(
-                np.broadcast_to(queries[:, None], rows.shape), rows
-            ),
-            "neighbour within the margin": False if limits is None else scores > limits[queries, None],
-            "neighbour above the highest cosine": False if ranks.max_score is None else scores > ranks.max_score,
-        }
+        labelled = pool.is_labelled(np.broadcast_to(queries[:, None], rows.shape), rows)
+        within = np.zeros_like(labelled) if limits is None else scores > limits[queries, None]
+        reasons = {"neighbour that is labelled or the same sentence": labelled, "neighbour within the margin": within}
         for reason, excluded in reasons.items():
-            counts[reason] += int((remaining & excluded).sum())
-            remaining &= ~np.asarray(excluded)
-        query, column = (remaining & (remaining.cumsum(axis=1) == ranks.range_min + 1)).nonzero()
-        blocks[start] = (queries[query], rows[query, column])
-    pairs: dict[int, Pairs] = {}
-    for part, part_counts in gather_object((blocks, counts)):
-        pairs |= part
-        left_out.update(part_counts)
-    first, second = (np.concatenate([pairs[start][side] for start in sorted(pairs)]) for side in (0, 1))
+            pool.left_out[reason] += int((remaining & excluded).sum())
+            remaining &= ~excluded
+        query, column = (remaining & (remaining.cumsum(axis=1) == ranks[0] + 1)).nonzero()
+        parts.append((queries[query], rows[query, column]))
+    first, second = (np.concatenate(side) for side in zip(*parts, strict=True))
     once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
-    left_out["neighbour found from both sentences"] += len(first) - len(once)
+    pool.left_out["neighbour found from both sentences"] += len(first) - len(once)
     return first[once], second[once]
 
 
@@ -193,69 +170,36 @@ def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator)
     return first[:count], second[:count]
 
 
-def sample_rows(pairs: Pairs, count: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Sorted rows of `count` random pairs; all rows for None or a higher number."""
-    if count is None or count >= len(pairs[0]):
-        return np.arange(len(pairs[0]))
-    return np.sort(rng.choice(len(pairs[0]), count, replace=False))
-
-
 @dataclass(frozen=True)
-class ScoredPairs:
-    """Scores of pairs by one model."""
+class TeacherLabels:
+    """Scores of pairs by a teacher, as their labels: cosines, or logits of a cross-encoder."""
 
-    scores: np.ndarray  # cosines or logits, float32 (pairs,)
-    is_cosine: bool
-    model: dict[str, str]  # its name and hash, for the manifest
+    labels: np.ndarray  # float32 (pairs,)
+    low: float  # bounds of the labels
+    high: float
+    facts: dict[str, str]  # name, hash and kind of score, for the manifest
 
 
-def score_by(
-    path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str, cache: Path
-) -> ScoredPairs:
-    """Scores of pairs by a model of either tower, from the cache if it has read them before."""
+def labels_by(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str) -> TeacherLabels:
+    """Labels of pairs by a teacher of either tower, from the cache if it has read them before."""
     model = load_model(path).to(device)
-    about = {"model": path, "sha256": fingerprint(model, [])}
+    facts = {"model": path, "sha256": fingerprint(model)}
     if isinstance(model, SentenceEncoder):
-        places, rows = np.unique(np.r_[first, second], return_inverse=True)
-        if 2 * len(places) > len(texts):  # then it has read all of them, or may soon
-            vectors, rows = sentence_vectors(model, texts, cache), np.r_[first, second]
-        else:
-            vectors = sentence_vectors(model, [texts[place] for place in places], cache)
-        return ScoredPairs(cosines(vectors, rows[: len(first)], rows[len(first) :]).clip(-1, 1), True, about)
-    sentences1, sentences2 = ([texts[place] for place in side] for side in (first, second))
-    return ScoredPairs(np.array(pair_scores(model, sentences1, sentences2, cache)), False, about)
+        scores = cosines(sentence_vectors(model, texts), first, second).clip(-1, 1)
+        return TeacherLabels(scores, -1.0, 1.0, facts | {"labels": "cosine"})
+    scores = np.array(teacher_scores(model, *([texts[place] for place in side] for side in (first, second))))
+    return TeacherLabels(scores, float(scores.min()), float(scores.max()), facts | {"labels": "logit"})
 
 
-def teacher_labels(scored: list[ScoredPairs]) -> tuple[np.ndarray, float, float, str]:
-    """One label per pair: one teacher's score, the mean cosine of several bi-encoders, or else the mean rank.
-
-    Ranks are scaled to 0..1, so that every teacher counts the same, whatever the scale of its scores.
-
-    Returns:
-        Labels, float32 of shape `(pairs,)`; the lowest and the highest that there can be; and what a label is.
-    """
-    scores = np.stack([each.scores for each in scored])
-    if all(each.is_cosine for each in scored):
-        how = "cosine" if len(scores) == 1 else f"mean of the cosines of {len(scores)} teachers"
-        return scores.mean(axis=0, dtype=np.float64).astype(np.float32), -1.0, 1.0, how
-    if len(scores) == 1:
-        return scores[0], float(scores.min()), float(scores.max()), "logit"
-    ranks = (mean_of_ranks(scores) - 1) / max(1, scores.shape[1] - 1)
-    return ranks.astype(np.float32), 0.0, 1.0, f"mean of the ranks of {len(scores)} teachers, scaled to 0..1"
-
-
-def write_corpus(
-    folder: Path, manifest: Manifest, texts: list[str], splits: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
-) -> None:
-    """Writes a prepared corpus whose folder is complete or absent; `splits` have places in `texts`, and labels."""
+def write_corpus(folder: Path, manifest: Manifest, texts: list[str], pairs: Pairs, labels: np.ndarray) -> None:
+    """Writes a prepared corpus of a train split, whose folder is complete or absent; `pairs` are places in `texts`."""
     with complete_folder(folder) as partial_folder:
-        for name, (first, second, labels) in splits.items():
-            file = partial_folder / f"{name}.parquet"
-            columns = [[texts[place] for place in first], [texts[place] for place in second], labels.astype(np.float32)]
-            parquet.write_table(pyarrow.table(dict(zip(COLUMNS, columns, strict=True))), file)
-            facts = {"rows": len(labels), "sha256": sha256_of_file(file), "label_histogram": histogram(labels)}
-            manifest.splits[name] = facts | manifest.splits.get(name, {})
-        manifest.absent_splits = [split for split in SPLITS if split not in splits]
+        file = partial_folder / "train.parquet"
+        columns = [*([texts[place] for place in side] for side in pairs), labels.astype(np.float32)]
+        parquet.write_table(pyarrow.table(dict(zip(COLUMNS, columns, strict=True))), file)
+        facts = {"rows": len(labels), "sha256": sha256_of_file(file), "label_histogram": histogram(labels)}
+        manifest.splits["train"] |= facts
+        manifest.absent_splits = [split for split in SPLITS if split != "train"]
         manifest.builder_version = f"cosent {__version__}"
         manifest.save(partial_folder)
 

@@ -15,25 +15,16 @@ from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.lib.format import open_memmap
-from torch import nn
 
 from cosent import __version__
 from cosent.atomic import partial_file, write_atomically
-from cosent.compute.distributed import (
-    decided_by_main,
-    gather_object,
-    rank,
-    world_size,
-)
+from cosent.compute.distributed import decided_by_main, gather_object, rank, world_size
 from cosent.data.files import KEYED, SENTENCE, open_table
 from cosent.data.formats import AS_USUAL, FileOptions, format_of
 from cosent.errors import InputError, reading, writing
-from cosent.models.auto import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import fingerprint
-from cosent.models.embedding import embed, quantized
+from cosent.models.embedding import embed
 from cosent.seal import sha256_of_file
 
 CHUNK_ROWS = 4096
@@ -118,34 +109,30 @@ def open_vectors(path: str | Path, model_sha256: str | None = None) -> StoredVec
 
 
 def encode_file(
-    encoder: nn.Module,
+    encoder: SentenceEncoder,
     source: Path,
     output: Path,
     settings: VectorManifest,
     on_start: Callable[[int], None] = lambda rows: None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[int, int]:
-    """Encodes a file; the output appears when it is complete.
+    """Encodes a file; the output appears when it is complete. Returns the rows, and how many sentences were cut.
 
     Of several processes launched together, each encodes every world_size-th chunk; they need a common file system.
 
     Args:
-        encoder: an `SentenceEncoder`.
-        settings: the manifest, without what this function finds out.
+        settings: the manifest without the facts of the input and the output.
         on_start: called with the number of rows before any is encoded.
         progress: called with the number of further sentences that are embedded.
-
-    Returns:
-        The rows, and how many sentences were cut.
     """
     column = None if settings.text_column is None else [settings.text_column]
     table = open_table(source, column, SENTENCE, "--text_column", "--text", settings.file_options)
     (name,) = table.sentences
-    made_up = not table.header and table.format not in ("txt", *KEYED)
+    is_numbered = not table.header and table.format not in ("txt", *KEYED)
     rows = sum(1 for _ in table.texts())  # all are checked first
     manifest = replace(
         settings,
-        text_column=str(table.names.index(name)) if made_up else name,
+        text_column=str(table.names.index(name)) if is_numbered else name,
         rows=rows,
         input=relative_to(source, output.parent),
         input_sha256=sha256_of_file(source),
@@ -153,7 +140,7 @@ def encode_file(
     on_start(rows)
     texts = table.texts()
     chunks = iter(lambda: list(islice(texts, CHUNK_ROWS)), [])
-    own = (
+    encoded = (
         embed(encoder, chunk, normalize=settings.normalize, progress=progress, prefix=settings.prefix)
         for chunk in islice(chunks, rank(), None, world_size())
     )
@@ -161,7 +148,7 @@ def encode_file(
         partial, start = decided_by_main(lambda: create(named, rows, settings.dim))
         if not partial.exists():
             raise InputError(f"{partial}, created by process 0, is not visible here. All machines must share --output.")
-        parts = gather_object(write_chunks(own, partial, start))
+        parts = gather_object(write_chunks(encoded, partial, start))
         written, truncated = map(sum, zip(*parts, strict=True))
         if written != rows:
             raise InputError(f"{source} changed while it was read: {rows} sentences, then {written}. Run this again.")
@@ -198,22 +185,3 @@ def write_chunks(encoded: Iterable[tuple[np.ndarray, int]], path: Path, start: i
             file.write(vectors.data)
         rows, truncated = rows + len(vectors), truncated + cut
     return rows, truncated
-
-
-def load_with_settings(
-    model: str | Path,
-    device: str = "cpu",
-    prompt: str | None = None,
-    prompt_name: str | None = None,
-    dtype: str = "float32",
-    int8: bool = False,
-    **settings,
-) -> tuple[SentenceEncoder, VectorManifest]:
-    """An encoder, and what the manifest of its vectors says of it; `settings` are other fields of `VectorManifest`."""
-    encoder = load_bi_encoder(str(model))
-    sha256 = fingerprint(encoder)  # before it gets another type
-    encoder = encoder.to(device=device, dtype=getattr(torch, dtype)).eval()
-    encoder = quantized(encoder) if int8 else encoder
-    prefix = encoder.prefix(encoder.prompts.text(prompt, prompt_name))
-    settings |= {"prefix": prefix, "dtype": dtype, "int8": int8}
-    return encoder, VectorManifest(str(model), sha256, encoder.embedding_dimension, **settings)
