@@ -203,35 +203,35 @@ def test_a_search_that_is_reranked(faq, models, tmp_path):
 
 def test_what_is_refused(client, models, faq):
     """Fails if bad input ends in a trace, or in an error that does not name the field."""
-    search = testclient.TestClient(application(loaded(faq)))
-    for path, body, word in (
-        ("/v1/embeddings", {"input": []}, "input"),
-        ("/v1/embeddings", {"input": ["好", " \u3000\n"]}, "input.1"),
-        ("/v1/embeddings", {"input": 3}, "input"),
-        ("/v1/embeddings", {"input": [[101, 102]]}, "check_embedding_ctx_length=False"),
-        ("/v1/embeddings", {"input": ["好"] * (MOST_TEXTS + 1)}, "input"),
-        ("/v1/embeddings", {"input": "好" * 20_001}, "input"),
-        ("/v1/rerank", {"query": "好", "documents": [{"title": "好"}]}, "documents.0"),
-        ("/v1/rerank", {"query": "好"}, "documents"),
-        ("/similarity", {"pairs": [["好"]]}, "pairs"),
-        ("/similarity", {"pairs": [["好", "\u200b "]]}, "pairs"),
-        ("/search", {}, "queries"),
-        ("/search", {"queries": ["好", ""]}, "queries.1"),
-        ("/search", {"query": "好", "top": 0}, "top"),
-        ("/search", {"query": "好", "top": 101}, "top"),
-        ("/search", {"queries": ["好"] * 2048, "top": 11}, "20,480"),
-        ("/search", {"query": "好", "min_probability": 1}, "min_probability"),
-        ("/search", {"query": "好", "min_probability": 0.99}, "probability of 0.8"),
-        ("/search", {"query": "好", "min_probability": 0.5, "min_score": 0.5}, "min_score and min_probability"),
-    ):
-        answer = (search if path == "/search" else client).post(path, json=body)
-        assert answer.status_code == 422 and word in answer.json()["error"]["message"], (path, body)
-    form = {"Content-Type": "application/json"}
-    for path, content in (
-        ("/v1/embeddings", b'{"input": "\\ud83d"}'),
-        ("/search", b'{"query": "x", "min_score": NaN}'),
-    ):
-        assert client.post(path, content=content, headers=form).status_code == 422
+    with testclient.TestClient(application(loaded(faq))) as search:
+        for path, body, word in (
+            ("/v1/embeddings", {"input": []}, "input"),
+            ("/v1/embeddings", {"input": ["好", " \u3000\n"]}, "input.1"),
+            ("/v1/embeddings", {"input": 3}, "input"),
+            ("/v1/embeddings", {"input": [[101, 102]]}, "check_embedding_ctx_length=False"),
+            ("/v1/embeddings", {"input": ["好"] * (MOST_TEXTS + 1)}, "input"),
+            ("/v1/embeddings", {"input": "好" * 20_001}, "input"),
+            ("/v1/rerank", {"query": "好", "documents": [{"title": "好"}]}, "documents.0"),
+            ("/v1/rerank", {"query": "好"}, "documents"),
+            ("/similarity", {"pairs": [["好"]]}, "pairs"),
+            ("/similarity", {"pairs": [["好", "\u200b "]]}, "pairs"),
+            ("/search", {}, "queries"),
+            ("/search", {"queries": ["好", ""]}, "queries.1"),
+            ("/search", {"query": "好", "top": 0}, "top"),
+            ("/search", {"query": "好", "top": 101}, "top"),
+            ("/search", {"queries": ["好"] * 2048, "top": 11}, "20,480"),
+            ("/search", {"query": "好", "min_probability": 1}, "min_probability"),
+            ("/search", {"query": "好", "min_probability": 0.99}, "probability of 0.8"),
+            ("/search", {"query": "好", "min_probability": 0.5, "min_score": 0.5}, "min_score and min_probability"),
+        ):
+            answer = (search if path == "/search" else client).post(path, json=body)
+            assert answer.status_code == 422 and word in answer.json()["error"]["message"], (path, body)
+        form = {"Content-Type": "application/json"}
+        for path, content in (
+            ("/v1/embeddings", b'{"input": "\\ud83d"}'),
+            ("/search", b'{"query": "x", "min_score": NaN}'),
+        ):
+            assert client.post(path, content=content, headers=form).status_code == 422
     assert client.post("/similarity", content=b" " * (MOST_BYTES + 1)).status_code == 413
     assert client.post("/similarity", content=iter([b"{}"])).status_code == 411
     assert client.get("/nothing").json()["error"]["code"] == 404

@@ -61,7 +61,7 @@ def main(args: EncodeArguments) -> None:
         flags = {name: getattr(args, name) for name in ("normalize", "text_column", "dtype", "int8")}
         dim = encoder.embedding_dimension
         settings = VectorManifest(args.model, sha256, dim, prefix=prefix, file_options=args.options, **flags)
-        warn_of_other_prompts(args.model, prefix)
+        warn_of_other_prompts(args.model, encoder.prompts, prefix)
         with tqdm(unit="sentence", total=0, file=sys.stderr, disable=rank() > 0) as progress:
             rows, truncated = encode_file(encoder, Path(args.text), output, settings, progress.reset, progress.update)
         if rank() > 0:

@@ -103,7 +103,7 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
         from cosent.search.answers import read_queries, values_of
 
         rows = list(read_rows([args.text], args.text_column, args.options))
-        queries = read_queries(args.queries, set().union(*values_of(rows)), args.text, args.options)
+        queries = read_queries(args.queries, set().union(*values_of(rows)), args.text, args.options.encoding)
         measure = partial(measure_search, rows=rows, queries=queries)
     measured, *baseline = [measure(replace(args, model=name)) for name in names]
     if rank() > 0:
@@ -199,7 +199,7 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
 
     model = open_model(args)
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
-    warn_of_other_prompts(args.model, *prompts)
+    warn_of_other_prompts(args.model, model.prompts, *prompts)
     task, embeds, rows = None, isinstance(model, SentenceEncoder), corpus.split(args.split)
     if retrieval_args.retrieval and embeds:
         where = f"{corpus.folder} {args.split}"
@@ -242,6 +242,8 @@ def measure_search(args: EvaluateArguments, rows: list[tuple[str, dict]], querie
 
     model = open_model(args)
     prompt = model.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
+    if prompt is not None:
+        warn_of_other_prompts(args.model, model.prompts, prompt)
     answers, reason = answers_of(model, args.model, rows, queries, prompt, args.corpus)
     answered = np.count_nonzero(answers.answerable)
     head = f"{args.model}: {len(queries)} queries, {answered} with an answer, among {len(rows)} sentences"

@@ -22,7 +22,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import option, refuse_below_1, refuse_changed
 from cosent.jobs.arguments import FILE_KINDS, HitLimits, ModelSource, TextColumn, open_model
-from cosent.models.prompts import PromptArguments
+from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
 QUERIES = 512  # read and answered at a time
 
@@ -57,10 +57,12 @@ def main(args: SearchArguments) -> None:
     else:
         index = Index.read(args.text or [], encoder, args.text_column, args.options)
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
+    if prompt is not None:
+        warn_of_other_prompts(args.model, encoder.prompts, prompt)
     reranker = None if args.rerank is None else CrossEncoder.from_pretrained(args.rerank).to(encoder.device)
     rule, reason = rule_for(args.rerank or args.model, index.prompts(prompt, reranker), args.corpus)
     if rule is None and args.min_probability is not None:
-        raise InputError(f"--min_probability: {reason}. Or give --min_score.")
+        raise InputError(f"--min_probability: {reason}. Give --min_score instead.")
     search = partial(index.search, prompt=prompt, reranker=reranker, rule=rule, **args.limits)
     if not args.json:
         likely = "" if rule is None else "probability  verdict      "

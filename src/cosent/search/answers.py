@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cosent.data.files import AS_USUAL, open_table
+from cosent.data.files import open_table
 from cosent.data.formats import FileOptions
 from cosent.errors import InputError
 from cosent.models.auto import load_bi_encoder
@@ -19,9 +19,9 @@ RETRIEVER = "similar"  # finds the sentences that a cross-encoder puts in order
 STEPS = 10  # of thresholds
 
 
-def read_queries(path: str, answers: set[str], text: str, options: FileOptions = AS_USUAL) -> list[tuple[str, str]]:
+def read_queries(path: str, answers: set[str], text: str, encoding: str = "utf-8") -> list[tuple[str, str]]:
     """The queries of a file, each with its answer, one of `answers` of the file `text`, or "" where it has none."""
-    table = open_table(path, None, QUERY_COLUMNS, "", "--queries", options)
+    table = open_table(path, None, QUERY_COLUMNS, "", "--queries", FileOptions(encoding=encoding))
     query, answer = table.sentences
     queries = []
     for where, row in replace(table, sentences=(query,)).placed([query, answer]):

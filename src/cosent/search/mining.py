@@ -24,7 +24,7 @@ from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import fingerprint, sentence_vectors, teacher_scores
+from cosent.models.cache import fingerprint, sentence_vectors, pair_scores
 from cosent.seal import sha256_of_file
 from cosent.search.neighbours import nearest
 
@@ -187,7 +187,7 @@ def labels_by(path: str, texts: list[str], first: np.ndarray, second: np.ndarray
     if isinstance(model, SentenceEncoder):
         scores = cosines(sentence_vectors(model, texts), first, second).clip(-1, 1)
         return TeacherLabels(scores, -1.0, 1.0, facts | {"labels": "cosine"})
-    scores = np.array(teacher_scores(model, *([texts[place] for place in side] for side in (first, second))))
+    scores = np.array(pair_scores(model, *([texts[place] for place in side] for side in (first, second))))
     return TeacherLabels(scores, float(scores.min()), float(scores.max()), facts | {"labels": "logit"})
 
 
