@@ -24,7 +24,7 @@ from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.models.auto import load_model
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import fingerprint, sentence_vectors, pair_scores
+from cosent.models.cache import fingerprint, pair_scores, sentence_vectors
 from cosent.seal import sha256_of_file
 from cosent.search.neighbours import nearest
 
