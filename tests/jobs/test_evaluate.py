@@ -115,11 +115,13 @@ def test_a_file_counts_as_the_corpus_it_would_be(evaluate, labelled, make_corpus
     model = trained(faq=0.5)
     prepared, _ = evaluate("--corpus", make_corpus({"test": pairs}, name="faq"), model=model)
     path = labelled(ending)
-    found, table = evaluate("--pairs", path, *COLUMNS, "--corpus", "faq", model=model)
-    own = ("file", "seconds")
-    assert {k: v for k, v in found.items() if k not in own} == {k: v for k, v in prepared.items() if k not in own}
-    assert found["file"] == str(path) and f"on {path} (64 pairs)" in table
-    assert {"accuracy", "spearman", "map"} <= found.keys()
+    result, table = evaluate("--pairs", path, *COLUMNS, "--corpus", "faq", model=model)
+    of_file = ("file", "seconds")
+    assert {k: v for k, v in result.items() if k not in of_file} == {
+        k: v for k, v in prepared.items() if k not in of_file
+    }
+    assert result["file"] == str(path) and f"on {path} (64 pairs)" in table
+    assert {"accuracy", "spearman", "map"} <= result.keys()
 
 
 def queries_of(tmp_path, rows):
@@ -136,18 +138,18 @@ def test_answers_of_a_search_over_thresholds(evaluate, trained, tmp_path):
     is that of another flag than `search` has."""
     answers = (SENTENCES[0], "二", "一", "4", "")
     rows = list(zip((*SENTENCES[:4], SENTENCES[5]), answers, strict=True))
-    found, table = evaluate(*queries_of(tmp_path, rows))
-    first, *others = found["thresholds"]
-    assert found["flag"] == "min_score" and "no decision rule" in table
+    result, table = evaluate(*queries_of(tmp_path, rows))
+    first, *limited = result["thresholds"]
+    assert result["flag"] == "min_score" and "no decision rule" in table
     assert first == {"threshold": None, "right": 3, "wrong": 1, "nothing": 0, "answered": 1}
-    for row, stricter in zip(others, others[1:], strict=False):
+    for row, stricter in zip(limited, limited[1:], strict=False):
         assert row["threshold"] < stricter["threshold"] and row["right"] >= stricter["right"]
         assert row["right"] + row["wrong"] + row["nothing"] == 4 and row["answered"] <= 1
-    found, table = evaluate(*queries_of(tmp_path, rows), model=trained(faq=0.5))
-    assert found["flag"] == "min_probability" and "--min_probability 0.5" in table and "no prob" not in table
-    assert [row["threshold"] for row in found["thresholds"][1:]] == pytest.approx(np.arange(1, 10) / 10)
+    result, table = evaluate(*queries_of(tmp_path, rows), model=trained(faq=0.5))
+    assert result["flag"] == "min_probability" and "--min_probability 0.5" in table and "no prob" not in table
+    assert [row["threshold"] for row in result["thresholds"][1:]] == pytest.approx(np.arange(1, 10) / 10)
     passed = DecisionRule("faq", 0.5, CALIBRATION).probabilities([1.0])[0] >= 0.5  # the cosine of equal sentences is 1
-    assert found["thresholds"][5]["right"] == 3 * passed
+    assert result["thresholds"][5]["right"] == 3 * passed
     with pytest.raises(InputError, match="queries.csv, line 3: .*五"):
         evaluate(*queries_of(tmp_path, [(SENTENCES[0], "一"), (SENTENCES[1], "五")]))
 
@@ -156,10 +158,10 @@ def test_two_models_on_the_same_rows(evaluate, corpus, make_corpus, tiny_bi, tin
     """Fails if a difference is that of other rows or of the wrong sign, or two towers cannot be compared."""
     rows = [(f"{SENTENCES[i % 8]}{i}", f"{SENTENCES[i % 5]}{i}", float(i % 2)) for i in range(24)]
     separate = make_corpus({"test": rows}, name="separate")
-    found, table = evaluate("--corpus", separate, "--baseline", tiny_cross, model=tiny_bi)
-    gap, low, high = found["differences"]["spearman"]
-    assert gap == pytest.approx(found["spearman"] - found["baseline"]["spearman"]) and low < gap < high
-    assert "map" not in found["differences"] and f"{tiny_bi} minus {tiny_cross}" in table and f"{gap:+.4f}" in table
+    result, table = evaluate("--corpus", separate, "--baseline", tiny_cross, model=tiny_bi)
+    gap, low, high = result["differences"]["spearman"]
+    assert gap == pytest.approx(result["spearman"] - result["baseline"]["spearman"]) and low < gap < high
+    assert "map" not in result["differences"] and f"{tiny_bi} minus {tiny_cross}" in table and f"{gap:+.4f}" in table
     assert evaluate("--corpus", separate, "--baseline", tiny_bi, model=tiny_bi)[0]["differences"]["map"] == [0, 0, 0]
     linked, table = evaluate("--corpus", corpus, "--baseline", tiny_cross, model=tiny_bi)
     assert linked["differences"]["spearman"] is None and "too few separate pairs" in table

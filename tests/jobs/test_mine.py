@@ -72,8 +72,8 @@ def test_a_teacher_labels_every_pair_with_its_score(mine, tiny_bi, tiny_cross):
         rows, labels = made.split("train"), made.labels("train")
         expected = tower.from_pretrained(str(folder)).similarity(rows["sentence1"][:], rows["sentence2"][:])
         np.testing.assert_allclose(labels, expected, atol=1e-5)
-        found = made.manifest.label_min, made.manifest.label_max
-        assert found == (bounds or (labels.min(), labels.max())) and np.ptp(labels) > 1e-3
+        limits = made.manifest.label_min, made.manifest.label_max
+        assert limits == (bounds or (labels.min(), labels.max())) and np.ptp(labels) > 1e-3
         assert made.manifest.splits["train"]["mined"]["teacher"]["model"] == str(folder)
 
 

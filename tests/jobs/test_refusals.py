@@ -160,24 +160,24 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
     """Files by the names of the table; `new` and `run` are not there."""
     texts = {"faq": "怎么还款\n如何还款\n", "gap": "一\n\n二\n"}
     texts["plain"] = "".join(f"红{'的' * n}苹果\n" for n in range(12))
-    found = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "vectors": tmp_path / "v.npy", "made_up": made_up}
-    found |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student, "own": OWN}
+    paths = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "vectors": tmp_path / "v.npy", "made_up": made_up}
+    paths |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student, "own": OWN}
     for name, text in texts.items():
-        found[name] = tmp_path / f"{name}.txt"
-        found[name].write_text(text, encoding="utf-8")
+        paths[name] = tmp_path / f"{name}.txt"
+        paths[name].write_text(text, encoding="utf-8")
     for name, label in (("gold", 1), ("grades", 3), ("words", "perhaps")):
-        found[name] = tmp_path / f"{name}.csv"
-        with table_writer(found[name], ("sentence1", "sentence2", "score")) as write:
+        paths[name] = tmp_path / f"{name}.csv"
+        with table_writer(paths[name], ("sentence1", "sentence2", "score")) as write:
             write([{"sentence1": "甲", "sentence2": "乙", "score": label}])
-    found["odd"] = tmp_path / "odd.csv"
-    found["odd"].write_text("问题甲,问题乙,是否相同\n甲,乙,1\n", encoding="utf-8")
-    job("cosent.jobs.encode", "--model", tiny_bi, "--text", found["faq"], "--output", found["vectors"], "--normalize")
-    found["corpus"] = prepare(tmp_path / "faq", {"test": [("甲", "乙", 1.0)]}, "binary", 1.0)
+    paths["odd"] = tmp_path / "odd.csv"
+    paths["odd"].write_text("问题甲,问题乙,是否相同\n甲,乙,1\n", encoding="utf-8")
+    job("cosent.jobs.encode", "--model", tiny_bi, "--text", paths["faq"], "--output", paths["vectors"], "--normalize")
+    paths["corpus"] = prepare(tmp_path / "faq", {"test": [("甲", "乙", 1.0)]}, "binary", 1.0)
     for name, label, kind in (("one_label", 1.0, "binary"), ("negatives", 0.0, "binary")):
         rows = [(first, second, label) for first, second, _ in pairs]
-        found[name] = prepare(tmp_path / name, {"train": rows}, kind, 1.0)
+        paths[name] = prepare(tmp_path / name, {"train": rows}, kind, 1.0)
     graded = {"train": [(first, second, 2.5 * label) for first, second, label in pairs]}
-    return found | {"grades_corpus": prepare(tmp_path / "grades_corpus", graded, "graded", 5.0)}
+    return paths | {"grades_corpus": prepare(tmp_path / "grades_corpus", graded, "graded", 5.0)}
 
 
 def test_what_is_refused(files, job, tmp_path, monkeypatch):

@@ -102,9 +102,9 @@ def test_reranking(search, folder, encoder, tiny_cross, monkeypatch):
     assert [hit["row"] for hit in answer["hits"]] == [hits[place]["row"] for place in best]
     assert [hit["rerank"] for hit in answer["hits"]] == pytest.approx(scores[best].tolist(), abs=1e-5)
     index = Index.open(folder / "index/vectors.npy", encoder)
-    found = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
-    assert [hit.row for hit in found] == [hit["row"] for hit in answer["hits"]]
-    assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(found[0], Hit)
+    hits = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
+    assert [hit.row for hit in hits] == [hit["row"] for hit in answer["hits"]]
+    assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(hits[0], Hit)
     with torch.no_grad():
         next(cross.model.parameters()).fill_(torch.nan)
     with pytest.raises(InputError, match="nan"):
@@ -191,8 +191,8 @@ def test_hits_by_the_rule_of_the_model(search, tiny_bi, tmp_path, monkeypatch):
     assert hit["columns"] == {"id": "0", "question": "怎么还款", "answer": "答0"} and hit["verdict"] == "similar"
     assert hit["probability"] == pytest.approx(1 / (1 + np.exp(-1.0)), abs=1e-4)
     index = Index.load(str(tiny_bi), [str(tmp_path / "faq.csv")], text_column="question")
-    found = index.search(["怎么还款", "别的事"], min_probability=0.73)
-    assert json.loads(json.dumps([asdict(hit) for hit in found[0]])) == json.loads(lines[0])["hits"] and found[1] == []
+    hits = index.search(["怎么还款", "别的事"], min_probability=0.73)
+    assert json.loads(json.dumps([asdict(hit) for hit in hits[0]])) == json.loads(lines[0])["hits"] and hits[1] == []
     head, _, first, *_ = search(*flags, index=None)[0]
     assert head.split()[2:4] == ["probability", "verdict"] and first.split()[:4] == ["1", "1.0000", "0.7311", "similar"]
     with pytest.raises(InputError, match=r"0\.7311"):
@@ -207,5 +207,5 @@ def test_a_search_can_find_nothing(search):
     assert [line.split()[-1] for line in lines[2:]] == ["怎么还款", "怎么还款"]
     lines, _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999")
     assert lines[1:] == ["别的事", "      nothing found"]
-    (found,), _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999", "--json")
-    assert json.loads(found) == {"query": "别的事", "hits": []}
+    (line,), _ = search("--top", "3", "--query", "别的事", "--min_score", "0.999999", "--json")
+    assert json.loads(line) == {"query": "别的事", "hits": []}

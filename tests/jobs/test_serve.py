@@ -72,8 +72,8 @@ def test_openai_embeddings(address, models, tmp_path, monkeypatch, capsys):
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="secret", max_retries=0)
     for options in ({}, {"encoding_format": "float"}, {"dimensions": expected.shape[1]}):
         answer = client.embeddings.create(input=TEXTS, model="any", **options)
-        np.testing.assert_allclose([one.embedding for one in answer.data], expected, atol=1e-6)
-        assert [one.index for one in answer.data] == [0, 1, 2] and answer.usage.total_tokens > 6
+        np.testing.assert_allclose([row.embedding for row in answer.data], expected, atol=1e-6)
+        assert [row.index for row in answer.data] == [0, 1, 2] and answer.usage.total_tokens > 6
     assert client.embeddings.create(input=TEXTS[0], model="any").data[0].embedding == answer.data[0].embedding
     assert client.models.list().data[0].id == "runs/faq"
     for wrong, word in (({"input": ["好", ""]}, "input.1"), ({"input": "好", "dimensions": 7}, "dimensions")):
@@ -99,9 +99,9 @@ def test_rerank(client, models):
     body = {"query": "还款", "documents": [TEXTS[0], {"text": TEXTS[1]}, {"text": TEXTS[2]}], "return_documents": True}
     for path in ("/v1/rerank", "/v2/rerank"):
         results = client.post(path, json=body).json()["results"]
-        assert [one["index"] for one in results] == order
+        assert [result["index"] for result in results] == order
         expected = (1 / (1 + np.exp(-scores[order]))).tolist()
-        assert [one["relevance_score"] for one in results] == pytest.approx(expected, abs=1e-5)
+        assert [result["relevance_score"] for result in results] == pytest.approx(expected, abs=1e-5)
         assert results[0]["document"] == {"text": TEXTS[order[0]]}
         assert client.post(path, json=body | {"top_n": 2}).json()["results"] == results[:2]
         refusal = client.post(path, json=body | {"top_n": 0})
@@ -114,7 +114,7 @@ def test_scores_of_rerank(models):
     for rule, expected in ((None, (1 + cosines) / 2), (RULE, RULE.probabilities(cosines))):
         with opened(models[0], rerank_rule=rule) as client:
             results = client.post("/v1/rerank", json={"query": "还款", "documents": TEXTS}).json()["results"]
-        assert [one["relevance_score"] for one in results] == pytest.approx(expected.tolist(), abs=1e-6)
+        assert [result["relevance_score"] for result in results] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_similarity(client, models):
@@ -173,16 +173,16 @@ def test_a_search_is_that_of_the_command_and_of_python(faq, job):
         for limit in ({}, {"min_score": 0.98}, {"min_score": -1.0}, {"min_probability": 0}):
             answer = client.post("/search", json={"queries": queries, "top": 2, **limit}).json()
             asked = limit or {"min_probability": 0.5}
-            hits = [[asdict(hit) for hit in some] for some in index.search(queries, 2, **asked)]
+            hits = [[asdict(hit) for hit in of_query] for of_query in index.search(queries, 2, **asked)]
             if asked != {"min_probability": 0}:
                 words = (f"--{next(iter(asked))}", *asked.values(), "--query", *queries, "--top", 2)
                 lines = job("cosent.jobs.search", *flags, *words)[0].splitlines()
                 assert json.loads(json.dumps(hits, default=str)) == [json.loads(line)["hits"] for line in lines]
-            ranked = [[{"rank": n, **hit} for n, hit in enumerate(some, 1)] for some in hits]
+            ranked = [[{"rank": n, **hit} for n, hit in enumerate(of_query, 1)] for of_query in hits]
             assert [result["hits"] for result in answer["results"]] == json.loads(json.dumps(ranked, default=str))
-            assert [result["found"] for result in answer["results"]] == [bool(some) for some in hits]
-        (one,) = client.post("/search", json={"query": queries[0], "min_score": 0.5}).json()["results"]
-        best = one["hits"][0]
+            assert [result["found"] for result in answer["results"]] == [bool(of_query) for of_query in hits]
+        (result,) = client.post("/search", json={"query": queries[0], "min_score": 0.5}).json()["results"]
+        best = result["hits"][0]
         assert best["columns"] == {"question": TEXTS[0], "answer": "答怎么还款", "since": "2026-01-02 00:00:00"}
         assert (best["rank"], best["row"], best["verdict"]) == (1, 0, "similar") and best["probability"] > 0.8
         (none,) = client.post("/search", json={"query": "别的事", "min_score": 0.9999}).json()["results"]

@@ -48,16 +48,16 @@ def run_study(tmp_path, monkeypatch, make_recipe):
     def train(command, log_file, threads, stop):
         job, folder = command[command.index("train") :], log_file.parent
         args = parse(job[1:], *TRAIN_ARGUMENTS)
-        given = {key: value for one in args for key, value in vars(one).items()}
-        name, rate = Path(job[job.index("--config") + 1]).stem, given["learning_rate"]
-        trained.append((f"{folder.parent.name}/{folder.name}", given))
-        if (name, rate) in failing or given["seed"] == 13:
+        flags = {key: value for group in args for key, value in vars(group).items()}
+        name, rate = Path(job[job.index("--config") + 1]).stem, flags["learning_rate"]
+        trained.append((f"{folder.parent.name}/{folder.name}", flags))
+        if (name, rate) in failing or flags["seed"] == 13:
             return "unlucky"
         validation, test = REACHED.get((name, rate), (0.5, 0.25))
         (folder / "checkpoint-1").mkdir(parents=True, exist_ok=True)
         history = [{"epoch": 1.0, "eval_spearman": validation}]
         history.append({"epoch": 1.0, "loss": 1.0})
-        there = corpus_folder("stsb", given["data_dir"])
+        there = corpus_folder("stsb", flags["data_dir"])
         measured = {"environment": Environment({"torch": "2"}, "c" * 40, "CPU", 1), "history": history}
         measured |= {"train_pairs": 50, "train_seconds": 12.0}
         measured["after"] = {"stsb": {"validation": {"spearman": validation}, "test": {"spearman": test}}}
@@ -94,10 +94,10 @@ def test_every_run_once_and_the_result_is_kept(run_study, capsys):
     status, trained = run_study(seeds=[1, 2])
     assert "warning: 2 of 2 runs have warnings, the first is cosent-stsb-1: in vain" in capsys.readouterr().err
     assert (status, trained) == (0, [("made_up/cosent-stsb-1", 0.5), ("made_up/cosent-stsb-2", 0.5)])
-    kept, _ = read_results(run_study.results).results
-    assert kept.validation_curve == [(1.0, 0.5)] and kept.test("stsb") == 0.25 and kept.history == []
-    assert (kept.method, kept.settings) == ("cosent", {"loss": "cosent", "learning_rate": 0.5})
-    assert kept.scores.keys() == kept.queries.keys() == {"stsb"}
+    result, _ = read_results(run_study.results).results
+    assert result.validation_curve == [(1.0, 0.5)] and result.test("stsb") == 0.25 and result.history == []
+    assert (result.method, result.settings) == ("cosent", {"loss": "cosent", "learning_rate": 0.5})
+    assert result.scores.keys() == result.queries.keys() == {"stsb"}
     assert not list(run_study.runs.rglob("checkpoint-*")), "checkpoints of finished runs fill the disk"
     assert run_study(seeds=[1, 2, 3])[1] == [("made_up/cosent-stsb-3", 0.5)]
 
@@ -175,19 +175,19 @@ def test_every_method_gets_what_validation_prefers(run_study):
     status, trained = run_study(seeds=[1, 2], **both)
     tried = [(f"learning_rate={rate}/{name}", rate) for rate in (0.1, 0.2) for name in names]
     assert status == 0
-    chosen = [
+    best = [
         (f"made_up/{name}-stsb-{seed}", rate) for seed in (1, 2) for name, rate in (("cosent", 0.2), ("sbert", 0.1))
     ]
-    assert trained == [*tried, *chosen]
-    kept = read_results(run_study.results)
-    assert [(r.name, r.recipe["learning_rate"]) for r in kept.results] == [
+    assert trained == [*tried, *best]
+    study_results = read_results(run_study.results)
+    assert [(r.name, r.recipe["learning_rate"]) for r in study_results.results] == [
         ("cosent-stsb-1", 0.2),
         ("cosent-stsb-2", 0.2),
         ("sbert-stsb-1", 0.1),
         ("sbert-stsb-2", 0.1),
     ]
-    assert all(result.scores and result.queries for result in kept.results), "no interval without scores"
-    assert kept.tried["cosent", "stsb"] == {"learning_rate=0.1": 0.6, "learning_rate=0.2": 0.7}
+    assert all(result.scores and result.queries for result in study_results.results), "no interval without scores"
+    assert study_results.tried["cosent", "stsb"] == {"learning_rate=0.1": 0.6, "learning_rate=0.2": 0.7}
     assert run_study(seeds=[1, 2], **both) == (0, [])
     assert [name for name, _ in run_study(seeds=[1, 2, 3], **both)[1]] == [
         "made_up/cosent-stsb-3",
@@ -203,9 +203,9 @@ def test_one_cell_by_one_command(run_study, capsys):
         0,
         [("made_up/sbert-stsb-2", 0.1)],
     )
-    kept = read_results(run_study.results)
-    assert [r.name for r in kept.results] == ["cosent-stsb-1", "sbert-stsb-1", "sbert-stsb-2"]
-    assert not (run_study.results / EARLIER).exists() and kept.definition["methods"] == ["cosent", "sbert"]
+    study_results = read_results(run_study.results)
+    assert [r.name for r in study_results.results] == ["cosent-stsb-1", "sbert-stsb-1", "sbert-stsb-2"]
+    assert not (run_study.results / EARLIER).exists() and study_results.definition["methods"] == ["cosent", "sbert"]
     rate = ("--set", "learning_rate=0.3", "--only", "cosent", "--seeds", "1")
     assert run_study(*rate, **both)[1] == [("made_up-learning_rate=0.3/cosent-stsb-1", 0.3)], "no grid for a set rate"
     for flag in ("only", "corpus"):
@@ -252,9 +252,9 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, capsys, mon
     arguments = ["--data_dir", corpus.parent, "--parallel", "2", "--set", f"model_name_or_path={tiny_model}"]
     assert study.main(*parse(list(map(str, [tmp_path / "s.yaml", *arguments])), StudyArguments)) == 1
     assert "cosent-b-made_up-1 failed: --features" in capsys.readouterr().err
-    (kept,) = read_results(tmp_path / f"results/s-model_name_or_path={tiny_model.name}").results
-    assert kept.recipe["packing"] is False
-    assert kept.environment.threads == os.cpu_count()
+    (result,) = read_results(tmp_path / f"results/s-model_name_or_path={tiny_model.name}").results
+    assert result.recipe["packing"] is False
+    assert result.environment.threads == os.cpu_count()
 
 
 @pytest.fixture

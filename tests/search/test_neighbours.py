@@ -23,16 +23,16 @@ def integers(rows: int, width: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("k", [1, 5, 59])
-@pytest.mark.parametrize("own", [False, True])
-def test_equal_to_sorting_everything(small_blocks, k, own):
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_equal_to_sorting_everything(small_blocks, k, exclude_self):
     """Fails if a neighbour is lost at the border of a block, ties change their order, or a query finds itself."""
     vectors = integers(60, 8, seed=0)
     queries = vectors[:30]
-    exclude = np.where(np.arange(30) % 3 == 0, -1, np.arange(30)) if own else None
+    exclude = np.where(np.arange(30) % 3 == 0, -1, np.arange(30)) if exclude_self else None
     products = queries @ vectors.T
-    if own:
-        some = exclude >= 0
-        products[np.flatnonzero(some), exclude[some]] = -np.inf
+    if exclude_self:
+        excluded = exclude >= 0
+        products[np.flatnonzero(excluded), exclude[excluded]] = -np.inf
     expected = np.argsort(-products, axis=1, kind="stable")[:, :k]
     assert any(len(np.unique(row)) < len(row) for row in products), "no ties: their order is not tested"
     rows, scores = nearest(queries, vectors, k, exclude)

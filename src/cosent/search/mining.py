@@ -68,8 +68,8 @@ def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
     def columns(split: str) -> list[list[str]]:
         return [corpus.split(split)[name][:] for name in ("sentence1", "sentence2")]
 
-    pairs, others = columns("train"), [name for name in corpus.splits if name != "train"]
-    held_out = {form_of(text) for split in others for column in columns(split) for text in column}
+    pairs, held_out_splits = columns("train"), [name for name in corpus.splits if name != "train"]
+    held_out = {form_of(text) for split in held_out_splits for column in columns(split) for text in column}
     sentences = dict.fromkeys(text for pair in zip(*pairs, strict=True) for text in pair)
     every = sentences | dict.fromkeys(lines)
     texts = [text for text in every if form_of(text) not in held_out]

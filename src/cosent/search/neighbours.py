@@ -13,7 +13,7 @@ import numpy as np
 
 from cosent.errors import InputError
 
-QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, which stay in the cache until they have been looked at
+QUERIES, ROWS = 1024, 2048  # of a block of scores: 8 MB, small enough for the CPU cache while they are scanned
 LARGEST = 524288  # rows of a block for few queries
 
 
@@ -54,13 +54,13 @@ def search_part(
     for start, block in blocks(vectors, length):
         products = np.matmul(queries, block.T, out=memory[:, : len(block)])
         if exclude is not None:
-            mine = exclude - start
-            inside = np.flatnonzero((mine >= 0) & (mine < len(block)))
-            products[inside, mine[inside]] = -np.inf
+            column = exclude - start
+            inside = np.flatnonzero((column >= 0) & (column < len(block)))
+            products[inside, column[inside]] = -np.inf
         bounds = scores[:, -1]
         if start == 0 and len(block) > k:  # all would be above -inf, but only the best k of any of them can stay
-            some = products[:, : max(k, ROWS)]
-            finite = np.where(np.isfinite(some), some, -np.inf)
+            first_rows = products[:, : max(k, ROWS)]
+            finite = np.where(np.isfinite(first_rows), first_rows, -np.inf)
             bounds = np.nextafter(np.partition(finite, -k, axis=1)[:, -k], np.float32(-np.inf))
         query, row, values = between(products, bounds[:, None])
         if len(row):
