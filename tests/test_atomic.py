@@ -1,8 +1,11 @@
-"""Folders that are replaced while signals and other processes come in between."""
+"""Files and folders that are replaced while signals and other processes come in between."""
 
 import logging
+import multiprocessing
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from cosent import atomic
-from cosent.atomic import complete_folder, filled_folder, locked, partial_file
+from cosent.atomic import complete_folder, filled_folder, locked, partial_file, write_atomically
 from cosent.errors import InputError
 from tests.support.locks import locked_elsewhere
 
@@ -189,3 +192,63 @@ def test_a_place_that_cannot_be_locked_is_warned_of(folder, monkeypatch, caplog)
     with caplog.at_level(logging.WARNING), locked(folder):
         pass
     assert "faq cannot be locked ([Errno 37] No locks available)" in caplog.text
+
+
+def test_a_written_file_holds_the_content_and_nothing_else_is_left(tmp_path):
+    """Fails if text is not UTF-8 with `\\n` on every system, or a partial file stays next to the result."""
+    write_atomically(tmp_path / "a.json", "你好\n")
+    write_atomically(str(tmp_path / "b.bin"), b"\x00\xff")
+    assert (tmp_path / "a.json").read_bytes() == "你好\n".encode()
+    assert (tmp_path / "b.bin").read_bytes() == b"\x00\xff"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.bin"]
+
+
+def test_a_failed_write_keeps_the_earlier_file(tmp_path):
+    """Fails if an error half-way (a full disk, Ctrl-C) loses or damages the file that was there before."""
+    file = tmp_path / "run.json"
+    write_atomically(file, "before")
+    with pytest.raises(KeyboardInterrupt), partial_file(file) as partial:
+        partial.write_text("half")
+        assert file.read_text() == "before"
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert file.read_text() == "before"
+
+
+def write_many(path, content, times):
+    for _ in range(times):
+        write_atomically(path, content)
+
+
+def test_two_processes_can_write_the_same_file(tmp_path):
+    """Fails if two runs that fill the same cache write into one partial file: a mixture of both would be read."""
+    file, contents = tmp_path / "shared", [letter * 100_000 for letter in "ab"]
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many, args=(file, content, 50)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert file.read_text() in contents
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"]
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    """Fails if every kill leaves a file for ever, or one that another process still writes is removed."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    machine = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
+    left, others, of_ours, unrelated = (
+        tmp_path / f"{name}-0123abcd.partial"
+        for name in (
+            f"a.npy.{machine}-{ended.pid}",
+            f"a.npy.other{machine}-{ended.pid}",
+            f"a.npy.{machine}-{os.getpid()}",
+            f"b.npy.{machine}-{ended.pid}",
+        )
+    )
+    for file in (left, others, of_ours, unrelated):
+        file.write_bytes(b"half")
+    write_atomically(tmp_path / "a.npy", b"whole")
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.npy", others, of_ours, unrelated])

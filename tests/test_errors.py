@@ -1,6 +1,8 @@
 """What goes wrong while a file is read or written ends in a message of one line, and what is our own fault does not."""
 
 import errno
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -71,3 +73,18 @@ def test_jobs_end_with_the_name_of_the_file_that_they_cannot_open(tmp_path, caps
     assert ended.value.code == 2 and f"{tmp_path}/file/a" in capsys.readouterr().err
     with pytest.raises(OSError, match="no file at all"), messages_for_users():
         raise OSError("no file at all")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Windows break with another error")
+def test_a_reader_that_goes_ends_a_job_in_silence():
+    """Fails if `cosent similarity ... | head` ends in a trace, or a pipe that is not stdout breaks without one."""
+    lines = "from cosent.errors import messages_for_users\nwith messages_for_users():\n    "
+    for code, status, silent in (
+        ("[print(line) for line in range(100_000)]", 141, True),
+        ("raise BrokenPipeError", 1, False),
+    ):
+        with subprocess.Popen([sys.executable, "-c", lines + code], stdout=-1, stderr=-1) as job:
+            job.stdout.readline()
+            job.stdout.close()
+            assert (job.stderr.read() == b"") == silent
+        assert job.returncode == status
