@@ -98,7 +98,7 @@ def test_changed_or_missing_files_are_refused(encoded, tmp_path):
         open_vectors(encoded)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_a_killed_job_leaves_nothing_torn(tiny_model, tmp_path):
     """Fails if a SIGKILL half-way leaves a file that looks whole, or one that stays for ever."""
@@ -114,9 +114,9 @@ def test_a_killed_job_leaves_nothing_torn(tiny_model, tmp_path):
         "encode",
         "--model",
         str(tiny_model),
-        *map(str, words),
         "--device",
         "cpu",
+        *map(str, words),
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
