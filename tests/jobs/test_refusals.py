@@ -114,13 +114,13 @@ OTHERS = [
     *(("search", f"--index {{vectors}} --query 还款 '{blank}'", "--query: .* empty") for blank in (" ", "\u200b")),
     ("search", "--index {vectors} --query 还款 --top 0", "--top .* 0"),
     ("search", "--index {vectors} --text {faq} --query 还款", "--index.* or --text"),
-    ("search", "--text absent.txt --query 还款 --min_probability 0.5", "no threshold.*cosent calibrate"),
+    ("search", "--index {vectors} --query 还款 --min_probability 0.5", "no decision rule.*cosent calibrate"),
     ("search", "--index {vectors} --query 还款 --min_score 1 --min_probability 0.5", "--min_score and --min_prob"),
     ("search", "--index {vectors} --query 还款 --corpus a", "--corpus a: .*cosent calibrate"),
     ("dedup", "--text {faq} --threshold nan", "--threshold nan"),
     ("dedup", "--text {faq} --threshold 95", "--threshold 95"),
     ("dedup", "--text {faq} --threshold -2", "--threshold -2"),
-    ("dedup", "--text {faq}", "no threshold.* --threshold"),
+    ("dedup", "--text {faq}", "no decision rule.* --threshold"),
     ("dedup", "--text {faq} --threshold 0.9 --output {gold}", "--output .*gold.csv exists.*--overwrite"),
     ("similarity", "--pairs {gold} --output {new}", "gold.csv .* score"),
     ("similarity", "甲 乙 --output {new}", "--output"),
@@ -140,7 +140,7 @@ OTHERS = [
     ("evaluate", "--pairs {odd}", "odd.csv, line 1: .*'是否相同'.*--text_columns.* --label_column"),
     ("evaluate", "--pairs {gold} --label_column same", "same"),
     ("evaluate", "--pairs {gold} --text_columns sentence1", "--text_columns"),
-    ("evaluate", "--pairs {faq}", "line 1: one column"),
+    ("evaluate", "--pairs {faq}", "faq.txt, line 1: "),
     ("evaluate", "--corpus {corpus} --retrieval false --retrieval_from 2", "--retrieval_from"),
     ("evaluate", "--corpus {corpus} --retrieval_from 0", "above 0, got 0"),
     ("evaluate", "--corpus {corpus} --queries {gold}", "--queries FILE"),
@@ -180,9 +180,10 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
     return paths | {"grades_corpus": prepare(tmp_path / "grades_corpus", graded, "graded", 5.0)}
 
 
-def test_what_is_refused(files, job, tmp_path, monkeypatch):
+def test_what_is_refused(files, job, tmp_path, tmp_path_factory, monkeypatch):
     """Fails if a flag that cannot work is ignored, guessed at, ends in a trace, or is noticed after hours."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     before = sorted(tmp_path.rglob("*"))
     wrong = []
     for name, flags, message in [*(("train", *row) for row in TRAIN), *OTHERS]:

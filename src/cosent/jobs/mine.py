@@ -19,7 +19,7 @@ from cosent.atomic import locked
 from cosent.data.files import FileArguments
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1, refuse_negative
-from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, open_model
+from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, choose_device, open_model
 
 if TYPE_CHECKING:
     from cosent.data.corpus import Corpus
@@ -51,7 +51,6 @@ class MineArguments(OutputFolder, CorpusSource, FileArguments, ModelSource):
 
 def main(args: MineArguments) -> None:
     with locked(args.output):
-        from cosent.compute.distributed import choose_device
         from cosent.data.corpus import load_corpus
         from cosent.data.files import read_texts
         from cosent.evaluation.metrics import can_rank

@@ -24,7 +24,7 @@ from cosent.data.files import KEYED, SENTENCE, open_table
 from cosent.data.formats import AS_USUAL, FileOptions, format_of
 from cosent.errors import InputError, reading, writing
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.embedding import embed
+from cosent.models.embedding import Progress, embed, ignore
 from cosent.seal import sha256_of_file
 
 CHUNK_ROWS = 4096
@@ -114,7 +114,7 @@ def encode_file(
     output: Path,
     settings: VectorManifest,
     on_start: Callable[[int], None] = lambda rows: None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = ignore,
 ) -> tuple[int, int]:
     """Encodes a file; the output appears when it is complete. Returns the rows, and how many sentences were cut.
 
