@@ -160,6 +160,8 @@ def undecoded(text: str, fields: object, encoding: str) -> RowError | None:
         (as_text(fields) if "\\u" in text else text).encode("utf-8")
         return None
     except UnicodeEncodeError as error:
+        if re.search("[\udc80-\udcff]", text) is None:  # no byte of another encoding
+            return RowError("whole characters", "half of one, as \\ud83d is of an emoji")
         other = "utf-8" if encoding != "utf-8" else "utf-16" if "\0" in text else "gb18030"
         return RowError(
             encoding.upper(),
