@@ -60,6 +60,8 @@ def arguments(folder, **changes) -> PairTrainingArguments:
 PUBLIC = {
     "bge-small-zh": (published.bge_zh, "cls", ""),
     "e5-small": (published.e5_small, "mean", "query: "),
+    "MiniLM-L12": (published.minilm, "mean", ""),
+    "gte": (published.gte, "cls", ""),
     "plain BERT": (published.bert, "mean", ""),
 }
 
@@ -71,8 +73,11 @@ def test_a_public_encoder_is_trained_as_its_folder_says(name, rows, tmp_path, ca
     caplog.set_level("INFO")
     make, pooling, prompt = PUBLIC[name]
     folder = make(tmp_path / "published")
-    trainer = PairTrainer(folder, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"])
-    assert trainer.args.learning_rate == 5e-5
+    for adapter, rate in ((None, 5e-5), (LoraConfig(r=2, target_modules=["query"]), 2e-4)):
+        trainer = PairTrainer(
+            folder, arguments(tmp_path, learning_rate=None), train_dataset=rows["train"], peft_config=adapter
+        )
+        assert trainer.args.learning_rate == rate
     assert (trainer.encoder.pooling.mode, trainer.prefixes) == (pooling, (prompt, prompt))
     SentenceEncoder.from_pretrained(folder, pooling=pooling)
     assert "replaces the pooling" not in caplog.text
@@ -161,15 +166,25 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         PairTrainer(cross, arguments(tmp_path), loss="cosine_mse", train_dataset=rows["train"])
 
 
-def test_classes_are_read_by_their_number(encoder, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("names", "targets"),
+    [
+        (["entailment", "neutral", "contradiction"], [2, 1, 0]),
+        (["contradiction", "neutral", "entailment"], [0, 1, 2]),
+        (["neutral", "矛盾", "蕴含"], [1, 0, 2]),
+        (["similar", "dissimilar"], [1, 0]),
+        (["2", "0", "1"], [2, 0, 1]),
+        (["first", "second"], [0, 1]),
+    ],
+)
+def test_classes_rise_with_similarity_by_their_names(names, targets, encoder, tmp_path, caplog):
     """Fails if NLI pairs of the Hub, where entailment is 0, train towards the opposite without a word."""
     columns = {"sentence1": list("甲乙丙"), "sentence2": list("丁戊己"), "label": [0, 1, 2]}
-    for names in (["entailment", "neutral", "contradiction"], ["2", "1", "0"], ["0", "1", "2"]):
-        caplog.clear()
-        rows = datasets.Dataset.from_dict(columns).cast_column("label", ClassLabel(names=names))
-        trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows)
-        np.testing.assert_allclose(trainer.train_dataset.targets["labels"], [0, 0.5, 1], atol=1e-6)
-        assert (f"{names[2]}=2, the last as the most similar" in caplog.text) == (names != ["0", "1", "2"])
+    rows = datasets.Dataset.from_dict(columns).select(range(len(names)))
+    rows = rows.cast_column("label", ClassLabel(names=names))
+    trainer = PairTrainer(encoder, arguments(tmp_path), train_dataset=rows)
+    np.testing.assert_allclose(trainer.train_dataset.targets["labels"], np.array(targets) / max(targets), atol=1e-6)
+    assert ("labels are" in caplog.text) == (targets != sorted(targets) or names[0] == "first")
 
 
 def test_validation_is_read_by_its_own_labels(rows, encoder, tmp_path, caplog):

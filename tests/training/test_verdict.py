@@ -154,14 +154,17 @@ def test_a_small_gain_on_the_same_pairs_is_a_gain():
     assert set(paired_changes(*moments, grouped, "made_up", "test")) == {"recall_at_10"}, "one group has no interval"
 
 
-def test_a_run_that_did_not_help_says_so(train, make_corpus, capsys):
-    """Fails if training that made everything worse ends like any other, in the terminal, in run.json or on the card."""
+def test_a_run_that_did_not_help_says_so(train, make_corpus, capsys, caplog):
+    """Fails if training that made everything worse ends like any other, in the terminal, in run.json or on the card, or
+    says so only at its end."""
     topics = [first + second for first in "还款天气苹果红车北京喜欢推荐" for second in "今怎如我不很色"]
     opposed = [(f"{topic}的事", f"{topic}的事啊", 1.0) for topic in topics[:49]]
     opposed += [(f"{topic}的事", f"{other}啊", 0.0) for topic, other in zip(topics[49::2], topics[50::2], strict=False)]
     reverse = [(first, second, 1 - label) for first, second, label in opposed]
     folder = train(make_corpus({"train": reverse, "validation": opposed}), "--pooling", "mean")
     printed, record = capsys.readouterr().out, read_record(folder)
+    (fall,) = [text for text in caplog.messages if "below the start" in text]
+    assert fall.startswith("step 5: made_up validation") and "Recall@10 -" in fall
     faults = {line.partition(" is ")[0] for line in record.warnings}
     assert faults == {"made_up validation: Spearman", "made_up validation: Recall@10"}
     card = (folder / "README.md").read_text(encoding="utf-8")

@@ -118,6 +118,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         **kwargs,
     ):
         self.args = args  # `evaluation_set` reads it before Trainer has set it
+        self.at_first_validation: dict[str | None, Callable[[dict], None]] = {}  # by dataset: called with predictions
         choose_learning_rate(args, self.encoder, lora=adapter is not None)
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             self.held_out = {
@@ -193,6 +194,9 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             queries = decided_by_main(lambda: retrieval_metrics(*vectors, task.relevance))
             output.predictions["queries"] = queries
             output.metrics.update({f"{metric_key_prefix}_{name}": float(np.mean(v)) for name, v in queries.items()})
+        name = next((name for name, pairs in self.held_out.items() if pairs is dataloader.dataset), None)
+        if self.is_in_train and (report := self.at_first_validation.pop(name, None)) is not None:
+            report(output.predictions)
         return output
 
     def embeddings(self, pairs: PairDataset) -> np.ndarray:

@@ -34,7 +34,7 @@ from cosent.training.evaluation import Evaluation, evaluate_splits, held_out_set
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.resumable import ResumableTrainer
-from cosent.training.verdict import SIMILAR, final_table, floors_of, in_vain, judge
+from cosent.training.verdict import SIMILAR, final_table, floors_of, in_vain, judge, warn_of_fall
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,13 @@ def run_training(
 
     def at_start() -> Evaluation:
         proof.begin()
-        return evaluate(False)
+        before = evaluate(False)
+        if trainer.is_world_process_zero():
+            selecting = {corpus.manifest.name: corpus for corpus in corpora.selecting}
+            trainer.at_first_validation = {
+                name: partial(warn_of_fall, trainer, selecting[name], before) for name in trainer.held_out
+            }
+        return before
 
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)

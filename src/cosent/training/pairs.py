@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset
 from cosent.data.collators import JoinedPairCollator, PairCollator
 from cosent.data.corpus import labels_of, reversed_labels, unknown_characters
 from cosent.data.groups import sentence_groups, share_of_known_similar
-from cosent.data.labels import Labels
+from cosent.data.labels import NLI_CLASSES, Labels
 from cosent.data.manifest import COLUMNS
 from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
@@ -24,6 +24,7 @@ from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
+from cosent.models.cross_encoder import scored_classes
 from cosent.models.loading import dropout_names
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
@@ -92,15 +93,32 @@ def check_rows(rows: Any, where: str) -> Rows:
             raise InputError(
                 f"{where}: {name} is missing or not finite in row {int(missing.argmax())}. Filter such rows out."
             )
-    classes = getattr(rows.features["label"], "names", [])
-    if classes != list(map(str, range(len(classes)))):
-        numbers = " ".join(f"{name}={number}" for number, name in enumerate(classes))
-        logger.warning(
-            "%s: labels are read as %s, the last as the most similar. If it is not, use align_labels_with_mapping.",
-            where,
-            numbers,
-        )
+    if isinstance(rows.features["label"], datasets.ClassLabel):
+        rows = by_class_names(rows, where)
     return rows if rows.features == PAIR_FEATURES else rows.cast(PAIR_FEATURES)
+
+
+def by_class_names(rows: Rows, where: str) -> Rows:
+    """Rows whose `ClassLabel` rises with similarity by its names; a warning where they do not say."""
+    names = rows.features["label"].names
+    if all(name.isdecimal() for name in names):
+        order = sorted(names, key=int)
+    else:
+        try:
+            similar, dissimilar = scored_classes(dict(enumerate(names)))
+        except InputError:
+            similar = dissimilar = None
+        if dissimilar is None or len(names) > len(NLI_CLASSES):
+            classes = " ".join(f"{name}={number}" for number, name in enumerate(names))
+            logger.warning("%s: labels are read as %s, the last as the most similar. Is that right?", where, classes)
+            return rows
+        order = [name for name in names if name not in (names[similar], names[dissimilar])]
+        order = [names[dissimilar], *order, names[similar]]
+    if order == names:
+        return rows
+    numbers = {name: number for number, name in enumerate(order)}
+    logger.warning("%s: labels are exchanged to rise: %s.", where, " ".join(f"{n}={v}" for n, v in numbers.items()))
+    return rows.align_labels_with_mapping(numbers, "label")
 
 
 def meanings(

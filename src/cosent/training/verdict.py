@@ -1,5 +1,6 @@
 """The verdict on a training: floors, paired changes, warnings about metrics that did not improve, the final table."""
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
 from cosent.record import OVERLAP, RunRecord
 from cosent.training.evaluation import RUN_RESAMPLES, Evaluation
+from cosent.training.global_batch import GlobalBatchTrainer
+
+logger = logging.getLogger(__name__)
 
 SIMILAR = "similar"  # the floor, and the shipped model
 TEACHER = "teacher"  # of a student, next to the floors
@@ -123,6 +127,22 @@ def paired_changes(
         drawn = resampled_means(recalls, RUN_RESAMPLES)
         gaps["recall_at_10"] = float((recalls[0] - recalls[1]).mean()), drawn[:, 0] - drawn[:, 1], recalls.shape[1]
     return {metric: interval for metric, gap in gaps.items() if (interval := paired_interval(*gap)) is not None}
+
+
+def warn_of_fall(trainer: GlobalBatchTrainer, corpus: Corpus, before: Evaluation, predictions: dict[str, Any]) -> None:
+    """Warns at the first validation of a training about metrics clearly below the start."""
+    name = corpus.manifest.name
+    queries = {name: {"validation": ("", predictions["queries"])}} if "queries" in predictions else {}
+    now = Evaluation(scores={name: {"validation": {"scores": predictions["scores"]}}}, queries=queries)
+    floor = Floor(corpus.labels("validation"), pair_groups(corpus.split("validation")), {})
+    changes = paired_changes(before, now, floor, name, "validation")
+    falls = [f"{COMPARISONS[key][0]} {in_points(*change)}" for key, change in changes.items() if change[2] < 0]
+    if falls:
+        logger.warning(
+            "step %d: %s validation is below the start (change x100: %s). Stop, and train with a lower "
+            "--learning_rate than %g.",
+            *(trainer.state.global_step, name, ", ".join(falls), trainer.args.learning_rate),
+        )
 
 
 def warnings_of(record: RunRecord) -> list[str]:
