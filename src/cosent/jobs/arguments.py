@@ -25,17 +25,11 @@ FILE_KINDS = "txt (one per line), tsv, csv, jsonl, parquet, xlsx; text also as .
 
 
 @dataclass(kw_only=True)
-class Device:
-    """Model and device."""
-
-    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
-
-
-@dataclass(kw_only=True)
-class ModelSource(Device):
+class ModelSource:
     """Model and device."""
 
     model: str = option("similar", MODEL)
+    device: str | None = option(None, "cpu, cuda or cuda:N; default: cuda if available.")
     int8: bool = field(default=False, init=False)
 
 
@@ -62,22 +56,13 @@ def choose_device(device: str | None, int8: bool = False) -> str:
     return device
 
 
-def open_model(source: ModelSource, bi_encoder: bool = False, student: bool = False):
-    """The model of `--model` on its device, in evaluation mode.
-
-    Args:
-        bi_encoder: whether a cross-encoder is refused.
-        student: whether the model writes, so that anything but a student is refused.
-    """
+def open_model(source: ModelSource, bi_encoder: bool = False):
+    """The model of `--model` on its device, in evaluation mode; `bi_encoder` refuses a cross-encoder."""
     resolve(source.model)  # before imports that take seconds
     from cosent.models.auto import load_bi_encoder, load_model
     from cosent.models.embedding import quantized
 
     device = choose_device(source.device, source.int8)
-    if student:
-        from cosent.models.student import Student
-
-        return Student.from_pretrained(source.model).to(device).eval()
     model = (load_bi_encoder if bi_encoder else load_model)(source.model).to(device).eval()
     return quantized(model) if source.int8 else model
 

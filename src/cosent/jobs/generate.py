@@ -15,9 +15,10 @@ from operator import itemgetter
 from cosent.data.files import OF_FILES, SENTENCE, open_table
 from cosent.data.formats import FileOptions, is_blank
 from cosent.data.writers import check_output, table_writer
+from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import option, refuse_changed
-from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile, open_model
+from cosent.jobs.arguments import ModelSource, OutputFile, SentenceFile, choose_device
 
 RANKER = "similar"
 
@@ -43,7 +44,10 @@ def main(args: GenerateArguments) -> None:
     if args.output:
         check_output(args.output, args.text or "", args.overwrite)
     texts = read_texts(args.sentences, args.text, args.text_column, args.options)
-    student = open_model(args, student=True)
+    resolve(args.model)  # before imports that take seconds
+    from cosent.models.student import Student
+
+    student = Student.from_pretrained(args.model).to(choose_device(args.device)).eval()
     sampling = {"num_samples": args.num_samples, "top_p": args.top_p, "max_length": args.max_length, "seed": args.seed}
     written = student.similar_sentences(texts, keep=args.num_samples, **sampling)
     candidates = [[sentence for sentence, _ in sentences] for sentences in written]
@@ -86,6 +90,7 @@ def repeats(sentence: str, source: str) -> bool:
 
 
 def read_texts(texts: list[str] | None, file: str | None, column: str | None, options: FileOptions) -> list[str]:
+    """The texts of the command line, or of a column of the file."""
     if file is not None and texts is None:
         return list(open_table(file, column and [column], SENTENCE, "--text_column", "--text", options).texts())
     if texts is None or file is not None:

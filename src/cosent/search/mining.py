@@ -7,7 +7,6 @@ pool, without pairs that are labelled already.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,6 @@ from cosent.search.neighbours import nearest
 QUERIES = 8192  # whose neighbours are in memory at a time
 PAIRS = 65536  # whose vectors are in memory at a time
 DRAWS = 100  # rounds of drawing random pairs before giving up
-BINS = 10  # of a histogram of more different labels than that
 
 Pairs = tuple[np.ndarray, np.ndarray]  # places of the first and second sentences, int64 of shape (pairs,) each
 
@@ -197,18 +195,7 @@ def write_corpus(folder: Path, manifest: Manifest, texts: list[str], pairs: Pair
         file = partial_folder / "train.parquet"
         columns = [*([texts[place] for place in side] for side in pairs), labels.astype(np.float32)]
         parquet.write_table(pyarrow.table(dict(zip(COLUMNS, columns, strict=True))), file)
-        facts = {"rows": len(labels), "sha256": sha256_of_file(file), "label_histogram": histogram(labels)}
-        manifest.splits["train"] |= facts
+        manifest.splits["train"] |= {"rows": len(labels), "sha256": sha256_of_file(file)}
         manifest.absent_splits = [split for split in SPLITS if split != "train"]
         manifest.builder_version = f"cosent {__version__}"
         manifest.save(partial_folder)
-
-
-def histogram(labels: np.ndarray) -> dict[str, int]:
-    """Number of pairs by label, or by range of labels."""
-    values, counts = np.unique(labels, return_counts=True)
-    names = [f"{value:g}" for value in values]
-    if len(values) > BINS:
-        counts, edges = np.histogram(labels, BINS)
-        names = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
-    return dict(zip(names, counts.tolist(), strict=True))
