@@ -89,14 +89,3 @@ def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
     rules["faq"] = DecisionRule("faq", 0.5, CALIBRATION)
     with pytest.raises(InputError, match=r"no cosine .*--threshold, e\.g\. 0\.97"):
         dedup("--corpus", "faq")
-
-
-def test_the_largest_group_is_shown_and_suspicious_ones_are_warned_of(dedup, tmp_path, monkeypatch):
-    """Fails if a third of a file can go without a word, or with a threshold below the model's own verdict."""
-    monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: {"faq": DecisionRule("faq", 0.9, None)})
-    (tmp_path / "many.txt").write_text("\n".join(["怎么还款"] * 15 + LINES[1:]) + "\n", encoding="utf-8")
-    said = dedup("--threshold", 0.99999, text="many.txt")[1]
-    assert "warning: the largest group holds 76% of the file" in said and "below 0.9000" not in said
-    said = dedup("--threshold", -1.0)[1]
-    assert "warning: sentences of a cosine below 0.9000 are not similar to this model, and -1.0000 merges" in said
-    assert "of the file" not in said, "ten sentences of a small file are no alarm"

@@ -27,7 +27,6 @@ from cosent.jobs.arguments import FILE_KINDS, ModelSource, OutputFile, TextColum
 
 THRESHOLDS = (0.99, 0.98, 0.97, 0.95, 0.9)  # of the table
 EXAMPLES = 2  # merged pairs just above each of them, and pairs that are kept apart
-LARGEST_COUNT, LARGEST_SHARE = 10, 0.01  # of a group without a warning: sentences, and share of the file
 
 
 @dataclass(kw_only=True)
@@ -57,31 +56,27 @@ def main(args: DedupArguments) -> None:
 
     encoder = open_model(args, bi_encoder=True)
     index = Index.read(args.text, encoder, args.text_column, args.options)
-    threshold, similar = thresholds_of(args, index.prompt)
+    threshold = merge_threshold(args, index.prompt) if args.threshold is None else args.threshold
     kept_apart = KeptApart(index.sentences, encoder)
     thresholds = sorted({threshold, *THRESHOLDS}, reverse=True)
     with tqdm(total=len(index), desc="Sentences", unit="sentence", file=sys.stderr) as progress:
         owners, cosines = representatives(index.vectors, thresholds, kept_apart, progress.update)
     owner, cosine = (columns[thresholds.index(threshold)] for columns in (owners, cosines))
-    groups = groups_of_several(owner)
     if args.output is None:
-        print_groups(index.sentences, groups, cosine)
+        print_groups(index.sentences, owner, cosine)
     else:
         first_rows = np.unique(owner)
         write_rows(args.output, index, first_rows)
         print(json.dumps({"output": args.output, "sentences": len(owner), "kept": len(first_rows)}))
     print(*table(index.sentences, thresholds, owners, cosines, threshold), sep="\n", file=sys.stderr)
-    print(*warnings(groups, len(owner), threshold, similar), sep="", end="", file=sys.stderr)
     print(*apart(index, kept_apart.reasons, threshold), sep="", end="", file=sys.stderr)
 
 
-def thresholds_of(args: DedupArguments, prompt: str) -> tuple[float, float | None]:
-    """The cosine from which sentences are merged, and from which the model calls them similar, if it has a rule."""
+def merge_threshold(args: DedupArguments, prompt: str) -> float:
+    """The cosine from which the model's decision rule merges sentences."""
     from cosent.models.decision import rule_for
 
     rule, reason = rule_for(args.model, (prompt, prompt), args.corpus)
-    if args.threshold is not None:
-        return args.threshold, None if rule is None else rule.threshold
     if rule is None:
         raise InputError(f"{reason}. Give --threshold, e.g. 0.97.")
     if rule.merge_threshold is None:
@@ -89,14 +84,7 @@ def thresholds_of(args: DedupArguments, prompt: str) -> tuple[float, float | Non
             f"{args.model}: on validation no cosine tells duplicates from other close pairs well enough to merge "
             "them. Give --threshold, e.g. 0.97, and look at the groups first."
         )
-    return rule.merge_threshold, rule.threshold
-
-
-def groups_of_several(owner: np.ndarray) -> list[np.ndarray]:
-    """Rows of each group of several sentences, in order; the largest group first."""
-    _, members, sizes = np.unique(owner, return_inverse=True, return_counts=True)
-    groups = np.split(np.argsort(members, kind="stable"), sizes.cumsum()[:-1])
-    return sorted((rows for rows in groups if len(rows) > 1), key=lambda rows: -len(rows))
+    return rule.merge_threshold
 
 
 def write_rows(output: str, index, rows: np.ndarray) -> None:
@@ -109,8 +97,11 @@ def write_rows(output: str, index, rows: np.ndarray) -> None:
     write_atomically(output, "".join(lines))
 
 
-def print_groups(sentences, groups: list[np.ndarray], cosine: np.ndarray) -> None:
-    """Prints the groups of several sentences, each row with its cosine with the first one."""
+def print_groups(sentences, owner: np.ndarray, cosine: np.ndarray) -> None:
+    """Prints the groups of several sentences, the largest first, each row with its cosine with the first one."""
+    _, members, sizes = np.unique(owner, return_inverse=True, return_counts=True)
+    groups = np.split(np.argsort(members, kind="stable"), sizes.cumsum()[:-1])
+    groups = sorted((rows for rows in groups if len(rows) > 1), key=len, reverse=True)
     if groups:
         print("     row  cosine  sentence")
     for number, rows in enumerate(groups, start=1):
@@ -126,22 +117,6 @@ def table(sentences, thresholds: list[float], owners: np.ndarray, cosines: np.nd
         farthest = dropped[np.argsort(cosine[dropped], kind="stable")][:EXAMPLES]
         examples = "; ".join(f"{sentences[owner[row]]} / {sentences[row]} ({cosine[row]:.4f})" for row in farthest)
         lines.append(f"{'->' if value == threshold else '  '} {value:.4f} {len(dropped):>12,}  {examples}".rstrip())
-    return lines
-
-
-def warnings(groups: list[np.ndarray], sentences: int, threshold: float, similar: float | None) -> list[str]:
-    """Warnings about a threshold below the model's own verdict, and about a group that is too large."""
-    lines = []
-    if groups and similar is not None and threshold < similar:
-        lines.append(
-            f"warning: sentences of a cosine below {similar:.4f} are not similar to this model, and {threshold:.4f} "
-            "merges them. Raise --threshold.\n"
-        )
-    if groups and len(groups[0]) > max(LARGEST_COUNT, LARGEST_SHARE * sentences):
-        lines.append(
-            f"warning: the largest group holds {len(groups[0]) / sentences:.0%} of the file. Look at it before you "
-            "delete anything, or raise --threshold.\n"
-        )
     return lines
 
 
