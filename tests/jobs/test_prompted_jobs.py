@@ -8,12 +8,13 @@ import pytest
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from cosent import decision_rules
+from cosent import decision_rules, load_model
 from cosent.cli import arguments_of
 from cosent.errors import InputError
 from cosent.flags import parse
 from cosent.jobs import distill
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.decision import rule_for
 from cosent.models.prompts import Prompts
 from cosent.record import read_record, read_scores
 from tests.conftest import run_train
@@ -94,6 +95,8 @@ def test_a_cross_encoder_is_served_as_it_was_trained(train, made_up, pairs):
     folder = train(made_up, "--tower", "cross_encoder", "--prompt", "判断是否相似：")
     theirs = TheirCrossEncoder(str(folder), device="cpu").predict([pair[:2] for pair in pairs[32:]])
     np.testing.assert_allclose(read_scores(folder / "scores.npz")["made_up"]["test"]["after"], theirs, atol=1e-5)
+    prompts = load_model(str(folder)).prompts.sides()
+    assert rule_for(str(folder), prompts)[0] is not None and read_record(folder).prompts == prompts
 
 
 def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 
 from cosent.compute.packed_backbone import LOOKUP, max_tokens
-from cosent.data.pairs import Prefixes
 from cosent.errors import InputError
 from cosent.models import lora
 from cosent.models.bi_encoder import SentenceEncoder
@@ -59,11 +58,11 @@ def make_room(encoder: TextModel, args: PromptArguments) -> None:
 
 def trained_prompts(
     encoder: TextModel, prompt: str | Sequence[str] | None, prompt_name: str | Sequence[str] | None
-) -> tuple[Prefixes, Prompts]:
+) -> tuple[tuple[str, str], Prompts]:
     """The prompts of both sentences in a training, and the prompts of the model after it."""
     sides = encoder.prompts.sides(prompt, prompt_name)
     warn_of_other_prompts(encoder.backbone.config.name_or_path, encoder.prompts, *sides)
-    return encoder.prefixes(sides), encoder.prompts.trained_with(sides)
+    return sides, encoder.prompts.trained_with(sides)
 
 
 def choose_learning_rate(args: PairTrainingArguments, encoder: TextModel, lora: bool) -> None:

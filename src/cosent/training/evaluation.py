@@ -81,7 +81,7 @@ def evaluate_splits(
         decides = final and corpora.by_name[name].manifest.label_kind == "binary"
         if decides and "validation" in outputs and can_rank(labels := outputs["validation"].label_ids):
             scores = outputs["validation"].predictions["scores"]
-            result.rules[name] = DecisionRule.of(name, scores, labels, trainer.prefixes)
+            result.rules[name] = DecisionRule.of(name, scores, labels, trainer.sides)
         rule = result.rules.get(name)
         for split, output in outputs.items():
             scores, labels = output.predictions["scores"], output.label_ids

@@ -102,7 +102,8 @@ class GlobalBatchTrainer(GlobalLossTrainer):
     targets = ("labels", "groups")
     # Set by a subclass before `__init__`.
     encoder: TextModel
-    prefixes: Prefixes  # in front of the sentences of a pair
+    sides: tuple[str, str]  # prompts of the sentences of a pair
+    prefixes: Prefixes  # in front of them, as the encoder reads them: a cross-encoder has one
     prompts: Prompts  # of the model once it is trained
     meanings: dict[str, Labels]  # of the labels, by dataset
 

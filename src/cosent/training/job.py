@@ -117,7 +117,7 @@ def run_training(
             before=before.metrics,
             after=after.metrics,
             intervals=after.intervals,
-            prompts=trainer.prefixes,
+            prompts=trainer.sides,
             history=trainer.state.log_history,
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start.time,

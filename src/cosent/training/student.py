@@ -195,7 +195,8 @@ class StudentTrainer(GlobalBatchTrainer):
         refuse_adapter(encoder.state_dict())
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, rows, held_out)
-        self.prefixes, self.prompts = trained_prompts(encoder, prompt, prompt_name)
+        self.sides, self.prompts = trained_prompts(encoder, prompt, prompt_name)
+        self.prefixes = encoder.prefixes(self.sides)
         if self.generation and self.prefixes != NO_PREFIXES:
             raise InputError(
                 f"The prompt {self.prefixes[0] or self.prefixes[1]!r} is for a student that only embeds. Add "

@@ -142,7 +142,8 @@ class PairTrainer(GlobalBatchTrainer):
     def prepared(self, encoder: TextModel, seed: int) -> nn.Module:
         """The module to train: an encoder with the prompts of this training, its head and its adapter."""
         self.encoder = encoder
-        self.prefixes, self.prompts = trained_prompts(encoder, *self.prompt)
+        self.sides, self.prompts = trained_prompts(encoder, *self.prompt)
+        self.prefixes = encoder.prefixes(self.sides)
         module: nn.Module = encoder
         if isinstance(encoder, SentenceEncoder):
             *_, reads_logits = sorted(self.objectives.values(), key=lambda objective: objective.classes)
