@@ -1,5 +1,7 @@
 """Near-duplicates: groups and pairs of sentences, and the file without them."""
 
+import json
+
 import pytest
 
 from cosent.errors import InputError
@@ -29,6 +31,8 @@ def test_groups_and_the_file_without_duplicates(dedup, tiny_bi, tmp_path):
     lines, errors = dedup("--threshold", 0.99999)
     rows = ["       0  1.0000  怎么还款", "       5  1.0000  怎么还款"]
     assert lines == ["     row  cosine  sentence", "group 1: 2 sentences", *rows]
+    same = {"sentences": ["怎么还款"] * 2, "cosines": [1.0, 1.0], "exact": [True, True]}
+    assert json.loads(dedup("--threshold", 0.99999, "--json")[0][0]) == {"rows": [0, 5]} | same
     assert "of 7 dropped" in errors and "-> 1.0000            1  怎么还款 / 怎么还款 (1.0000)\n" in errors
     lines = dedup("--threshold", 0.9)[0]
     rows = [(float(row[1]), row[2]) for row in map(str.split, lines[2 : 2 + int(lines[1].split()[2])])]

@@ -40,6 +40,7 @@ class DedupArguments(OutputFile, TextColumn, ModelSource):
         "the model's validation pairs, if 1 of 10 close pairs is.",
     )
     corpus: str | None = option(None, "Corpus whose threshold to use; default: the one for all of training.")
+    json: bool = option(False, "Print a JSON line for each group, with the cosines of its rows.")
 
 
 def main(args: DedupArguments) -> None:
@@ -48,6 +49,8 @@ def main(args: DedupArguments) -> None:
         raise InputError(f"--threshold {args.threshold}: expected a cosine, from -1 to 1. Correct it, e.g. to 0.9.")
     if args.output is not None and Path(args.output).resolve() in {Path(path).resolve() for path in args.text}:
         raise InputError(f"--output {args.output} is an input. Name another file.")
+    if args.json and args.output is not None:
+        raise InputError("--json prints groups, and --output writes the first sentence of each. Give one of the two.")
     resolve(args.model)
     from tqdm.auto import tqdm
 
@@ -63,7 +66,7 @@ def main(args: DedupArguments) -> None:
         owners, cosines = representatives(index.vectors, thresholds, kept_apart, progress.update)
     owner, cosine = (columns[thresholds.index(threshold)] for columns in (owners, cosines))
     if args.output is None:
-        print_groups(index.sentences, owner, cosine)
+        print_groups(index, owner, cosine, args.json)
     else:
         first_rows = np.unique(owner)
         write_rows(args.output, index, first_rows)
@@ -97,16 +100,24 @@ def write_rows(output: str, index, rows: np.ndarray) -> None:
     write_atomically(output, "".join(lines))
 
 
-def print_groups(sentences, owner: np.ndarray, cosine: np.ndarray) -> None:
+def print_groups(index, owner: np.ndarray, cosine: np.ndarray, as_json: bool) -> None:
     """Prints the groups of several sentences, the largest first, each row with its cosine with the first one."""
     _, members, sizes = np.unique(owner, return_inverse=True, return_counts=True)
     groups = np.split(np.argsort(members, kind="stable"), sizes.cumsum()[:-1])
     groups = sorted((rows for rows in groups if len(rows) > 1), key=len, reverse=True)
-    if groups:
+    if groups and not as_json:
         print("     row  cosine  sentence")
     for number, rows in enumerate(groups, start=1):
+        sentences, cosines = [index.sentences[row] for row in rows], cosine[rows].tolist()
+        if as_json:
+            group = {"rows": rows.tolist(), "sentences": sentences, "cosines": [round(each, 6) for each in cosines]}
+            group["exact"] = [sentence == sentences[0] for sentence in sentences]
+            group |= {"columns": [index.columns[row] for row in rows]} if len(index.columns) else {}
+            print(json.dumps(group, ensure_ascii=False, default=str))
+            continue
         print(f"group {number}: {len(rows)} sentences")
-        print(*(f"{row:>8}  {cosine[row]:.4f}  {sentences[row]}" for row in rows), sep="\n")
+        lines = zip(rows, cosines, sentences, strict=True)
+        print(*(f"{row:>8}  {value:.4f}  {sentence}" for row, value, sentence in lines), sep="\n")
 
 
 def table(sentences, thresholds: list[float], owners: np.ndarray, cosines: np.ndarray, threshold: float) -> list[str]:
