@@ -62,7 +62,8 @@ def assign_splits(source, split: str, hashes: PairHashes, tally: Tally) -> np.nd
     if not usable.all():
         tally.left_out["contradictory pair"] = int((~usable).sum())
     if usable.any() and any(source.shares.values()):
-        splits[usable] = carve(rows[usable], source.shares, source.unit)
+        splits[usable], warnings = carve(rows[usable], source.shares, source.unit)
+        source.warnings += warnings
     splits[~usable] = LEFT_OUT
     return splits
 
@@ -82,8 +83,8 @@ def contradiction_error(split: str, files: list, count: int, conflicts, names: S
     )
 
 
-def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> np.ndarray:
-    """The place in `SPLITS` of each row, which depends on their texts and not on their order.
+def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> tuple[np.ndarray, list[str]]:
+    """The place in `SPLITS` of each row, which depends on their texts and not on their order; and warnings.
 
     In an order that hashes draw, and in which each stretch has its share of every label, groups go to validation while
     they fit into its share of the different pairs, then to test; the others, and one that is larger than a share, are
@@ -124,6 +125,7 @@ def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> np.ndarray
         if split is not None:
             room[split] -= size
             split_of[number] = SPLITS.index(split)
+    warnings = []
     for split, share in shares.items():
         if share and not {0, SPLITS.index(split)} <= set(split_of):
             largest = groups["size"].max() if different else 0
@@ -134,4 +136,10 @@ def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> np.ndarray
                 f"--{split}_share {share:g} of {different:,} different pairs cannot be taken: {reason}. Give more "
                 "pairs or another share."
             )
-    return split_of[group]
+        if room[split] > share * different / 3:
+            size = round(share * different) - room[split]
+            warnings.append(
+                f"{split} has {size:,} of {different:,} different pairs, {size / different:.1%} where --{split}_share "
+                f"asks for {share:.1%}: larger groups, which stay together, are in train."
+            )
+    return split_of[group], warnings

@@ -206,6 +206,14 @@ def test_sentences_that_differ_only_in_case_width_or_their_end_are_one(bench, ca
     assert not sentences[0] & (sentences[1] | sentences[2]) and sum(map(len, sentences)) == 50
 
 
+def test_a_split_much_smaller_than_its_share_says_so(bench):
+    """Fails if --test_share 0.3 gives a tenth of the pairs without a word."""
+    rows = [("句", f"话{i}", i % 2) for i in range(90)] + [(f"甲{i}", f"乙{i}", i % 2) for i in range(10)]
+    path = bench.write("pairs.csv", lines(rows))
+    warnings = bench.binary(path, "--test_share", "0.3", "--split_by", "sentence")["warnings"]
+    assert "test has 10 of 100 different pairs, 10.0% where --test_share asks for 30.0%" in str(warnings)
+
+
 def test_warnings_and_ranges(bench):
     bench.write("pairs/train.tsv", "甲\t乙\t1\n丙\t丁\t1\n")
     bench.write("pairs/dev.tsv", "乙\t戊\t1\n己\t庚\t0\n")
