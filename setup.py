@@ -33,9 +33,11 @@ def pypi_readme(repository: str | None, version: str) -> str:
     """
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](../../actions/", "](ACTIONS/")
     if repository is None:
+        text = re.sub(r"<picture>.*?</picture>\n*", "", text, flags=re.DOTALL)
         text = re.sub(r"\[!\[[^]]*\]\([^)]*\)\]\(ACTIONS[^)]*\) ?|!\[[^]]*\]\((?!https?:)[^)]*\)\n*", "", text)
         text = re.sub(r"\[(!\[[^]]*\]\([^)]*\))\]\((?!https?:)[^)]*\)", r"\1", text)  # a badge keeps its picture
         return re.sub(r"(?<!!)\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
+    text = re.sub(r'((?:srcset|src)=")(?!https?:)', rf"\1{repository}/raw/v{version}/", text)
     text = re.sub(r"(!\[[^]]*\]\()(?!https?:|ACTIONS)", rf"\1{repository}/raw/v{version}/", text)
     text = re.sub(r"\]\((?!https?:|ACTIONS)", f"]({repository}/blob/v{version}/", text)
     return text.replace("](ACTIONS/", f"]({repository}/actions/")

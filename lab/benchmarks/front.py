@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cosent.comparing.figures import saved, styled
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.evaluation.metrics import correlations
@@ -46,6 +47,18 @@ HEADERS = {
     "zh": ["模型", "MB", "每句毫秒", "ATEC、BQ、LCQMC、STS-B 平均", "Recall@1，全新问句"],
 }
 TRAINED = {"similar-lookup", "similar", "e5-small-stsb"}  # on training splits of some or all of `CORPORA`
+DRAWN = {  # name in the picture, and places of its label in both panels: points to the right and up, alignment
+    "similar-lookup": ("similar-lookup", (-4, -25, "left"), (-4, -37, "left")),
+    "similar": ("similar", (10, 2, "left"), (10, 2, "left")),
+    "bge-small-zh-v1.5": ("bge-small-zh-v1.5", (10, -3, "left"), None),
+    "e5-small-zh": ("e5-small", (10, -10, "left"), (10, -10, "left")),
+    "e5-small-stsb": ("e5-small + CoSENT on STS-B", (10, 2, "left"), (10, 2, "left")),
+    "Qwen3-Embedding-0.6B": ("Qwen3-Embedding-0.6B", (-11, -3, "right"), None),
+}
+INKS = {  # of a theme of GitHub: text, faint text, grid, background, our colour, the others' colour
+    "light": ("#1f2328", "#59636e", "#d8dee4", "#ffffff", "#0969da", "#bc4c00"),
+    "dark": ("#e6edf3", "#9198a1", "#30363d", "#0d1117", "#58a6ff", "#f0883e"),
+}
 
 
 def main(args: argparse.Namespace) -> None:
@@ -85,24 +98,102 @@ def front_table(result: dict, encode: dict, language: str | None = None) -> str:
         encode: the result of encode.py.
         language: `zh` for README.zh-CN.md.
     """
-    measured = {row["name"]: row for row in result["rows"]}
-    times = {row["name"]: row["milliseconds"] for row in encode["rows"]}
-    times |= dict.fromkeys(("e5-small-zh", "e5-small-stsb"), times.get("multilingual-e5-small"))
+    measured, times = {row["name"]: row for row in result["rows"]}, times_of(encode)
     rows: list[list[str]] = []
     for name, words in LABELS.items():
         row = measured.get(name, {})
         if not row and name not in PUBLISHED:
             continue
-        mean = np.mean(PUBLISHED[name] if name in PUBLISHED else [100 * value for value in row["spearman"].values()])
-        cells = [str(MEGABYTES.get(name) or f"{2 * row['millions']:.0f}")]
-        cells += [
-            f"{times[name]:.1g}" if (times.get(name) or 1) < 0.01 else f"{times[name]:.2g}" if times.get(name) else "–"
-        ]
-        cells += [f"{mean:.1f}{'*' * (name in TRAINED)}"]
+        cells = [f"{megabytes(name, row):.0f}"]
+        cells += [milliseconds(times[name]) if times.get(name) else "–"]
+        cells += [f"{mean(name, row):.1f}{'*' * (name in TRAINED)}"]
         cells += [f"{100 * row['recall_at_1']:.0f}" if row else "–"]
         rows.append([words[language == "zh"], *cells])
     lines = [HEADERS[language], ["---"] * len(HEADERS[language]), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def times_of(encode: dict) -> dict[str, float]:
+    """Milliseconds a sentence by model."""
+    times = {row["name"]: row["milliseconds"] for row in encode["rows"]}
+    return times | dict.fromkeys(("e5-small-zh", "e5-small-stsb"), times.get("multilingual-e5-small"))
+
+
+def milliseconds(time: float) -> str:
+    return f"{time:.1g}" if time < 0.01 else f"{time:.2g}"
+
+
+def megabytes(name: str, row: dict) -> float:
+    return MEGABYTES.get(name) or round(2 * row["millions"])
+
+
+def mean(name: str, row: dict) -> float:
+    """Mean test Spearman x100 of `CORPORA`."""
+    return float(np.mean(PUBLISHED[name] if name in PUBLISHED else [100 * each for each in row["spearman"].values()]))
+
+
+@styled
+def front_picture(result: dict, encode: dict, theme: str) -> str:
+    """Score against size: left the four published test sets, right the questions that no model has seen.
+
+    A hollow dot was trained on the training splits of some or all of the sets, a square is a published value.
+
+    Args:
+        theme: a key of `INKS`.
+    """
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    text, faint, grid, background, ours, others = INKS[theme]
+    rcParams.update({"text.color": text, "axes.edgecolor": faint, "xtick.color": faint, "ytick.color": faint})
+    rcParams.update({"grid.color": grid, "font.size": 9, "axes.titlesize": 10})
+    figure = Figure(figsize=(8.6, 3.2))
+    figure.patch.set_alpha(0)
+    measured, times = {row["name"]: row for row in result["rows"]}, times_of(encode)
+    panels = figure.subplots(1, 2, sharex=True)
+    titles = ("ATEC, BQ, LCQMC, STS-B: mean Spearman ×100", "150 questions that no model has seen: Recall@1, %")
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_title(title)
+        axes.set_axisbelow(True)
+        axes.set_facecolor("none")
+        axes.set_xscale("log")
+        axes.set_xlim(5.5, 2000)
+        axes.set_xticks(ticks := [10, 100, 1000], ticks)
+        axes.set_xlabel("MB, in float16", color=faint)
+        axes.minorticks_off()
+    panels[0].set_ylim(54, 71)
+    panels[1].set_ylim(20, 100)
+    for name, (label, *places) in DRAWN.items():
+        row = measured.get(name, {})
+        size, color = megabytes(name, row), others if name in PUBLISHED or name == "e5-small-zh" else ours
+        time = f", {milliseconds(times[name])} ms" if times.get(name) and name != "e5-small-stsb" else ""
+        scores = [mean(name, row), 100 * row["recall_at_1"] if row else None]
+        for axes, score, place, seen in zip(panels, scores, places, (name in TRAINED, False), strict=True):
+            if score is None or place is None:
+                continue
+            if axes is panels[1]:
+                spread = 196 * row["standard_error"]
+                axes.plot([size, size], [score - spread, score + spread], color=color, alpha=0.45, linewidth=1.6)
+            fill = {"color": background if seen else color, "markeredgecolor": color, "markeredgewidth": 2}
+            axes.plot([size], [score], "s" if name in PUBLISHED else "o", markersize=8, zorder=3, **fill)
+            right, up, side = place
+            axes.annotate(label + time, (size, score), (right, up), textcoords="offset points", ha=side, fontsize=8.5)
+    shapes = {"trained here": ("o", ours, ours), "public, measured here": ("o", others, others)}
+    shapes |= {
+        "public, as published": ("s", others, others),
+        "trained on training splits of these sets": ("o", ours, background),
+    }
+    style = {"linestyle": "none", "markersize": 8, "markeredgewidth": 2}
+    handles = [
+        Line2D([], [], marker=marker, color=fill, markeredgecolor=edge, label=label, **style)
+        for label, (marker, edge, fill) in shapes.items()
+    ]
+    figure.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.03), ncol=4, frameon=False, handletextpad=0
+    )
+    figure.subplots_adjust(left=0.04, right=0.99, top=0.9, bottom=0.16, wspace=0.12)
+    return saved(panels[0])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from cosent.comparing.results import Result, Study
 from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
 from lab.benchmarks.adds import adds_picture
+from lab.benchmarks.front import INKS, front_picture
 from lab.claims.measures import of_studies, study_of
 from lab.tables.compared import thresholds_picture
 from lab.tables.curves import DASHES, draw_curves
@@ -181,13 +182,19 @@ def read(name: str) -> dict[str, Any]:
 def pictures() -> dict[Path, str]:
     docs, images = ROOT / "docs/images", ROOT / "lab/images"
     studies = {name: study for name in EXPERIMENTS if (study := study_of(name))}
-    return {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()} | {
-        docs / "cosent_against_others.svg": against_others(),
-        images / "adds.svg": adds_picture(read("adds")),
-        images / "gap_by_budget.svg": gap_by_budget(),
-        images / "learning_rates.svg": by_rate(),
-        images / "thresholds.svg": thresholds_picture(),
-    }
+    fronts = {docs / f"front_{theme}.svg": front_picture(read("front"), read("encode"), theme) for theme in INKS}
+    experiments = {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()}
+    return (
+        fronts
+        | experiments
+        | {
+            docs / "cosent_against_others.svg": against_others(),
+            images / "adds.svg": adds_picture(read("adds")),
+            images / "gap_by_budget.svg": gap_by_budget(),
+            images / "learning_rates.svg": by_rate(),
+            images / "thresholds.svg": thresholds_picture(),
+        }
+    )
 
 
 if __name__ == "__main__":
