@@ -1,5 +1,6 @@
 """README's commands run as pasted, on the files of the clone, and print what README shows."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -7,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from cosent.flags import parse
+from cosent.jobs.serve import ServeArguments, application, load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -51,3 +55,23 @@ def test_pairs_become_a_search(tmp_path, monkeypatch):
         printed = subprocess.run([sys.executable, "-m", "cosent", *words], check=True, capture_output=True, text=True)
     assert (tmp_path / "runs/faq/model.safetensors").is_file()
     assert same_words(printed.stdout, shown_after(commands[-1]))
+
+
+def test_a_request_to_the_service(monkeypatch):
+    """If it fails, a reader who copies the request gets another answer than the page shows, or an error."""
+    testclient = pytest.importorskip("fastapi.testclient")
+    monkeypatch.chdir(ROOT)
+    for page in (ROOT / "README.md", ROOT / "docs/serving.md"):
+        text = page.read_text(encoding="utf-8")
+        command = re.search(r"^cosent serve (--text .*?)(?:\s+#.*)?$", text, re.MULTILINE)
+        request = re.search(r"^curl -s localhost:8000(\S+) .* -d '(.*?)'$", text[command.end() :], re.MULTILINE)
+        answer = json.loads(re.search(r"```json\n(.*?)```", text[command.end() :], re.DOTALL)[1])
+        (args,) = parse(shlex.split(command[1]), ServeArguments)
+        with testclient.TestClient(application(load(args))) as client:
+            response = client.post(request[1], json=json.loads(request[2])).json()
+        assert rounded(response) == rounded(answer), page.name
+
+
+def rounded(answer):
+    """An answer with its numbers to two digits after the point."""
+    return json.loads(json.dumps(answer), parse_float=lambda number: round(float(number), 2))
