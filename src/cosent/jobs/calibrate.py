@@ -19,7 +19,7 @@ from cosent.encoders import SHIPPED, resolve
 from cosent.errors import InputError, writing
 from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import ModelSource, open_model
-from cosent.models.prompts import PromptArguments
+from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 from cosent.seal import model_files, seal
 
 
@@ -44,7 +44,9 @@ def main(args: CalibrateArguments) -> None:
             if corpus.manifest.label_kind != "binary":
                 raise InputError(f"{corpus.folder} has {corpus.manifest.label_kind} labels, and a rule needs 0 and 1.")
         model = open_model(args)
-        rules = fit_rules(model, corpora, model.prompts.sides(args.prompt, args.prompt_name))
+        prompts = model.prompts.sides(args.prompt, args.prompt_name)
+        warn_of_other_prompts(args.model, model.prompts, *prompts)
+        rules = fit_rules(model, corpora, prompts)
         if args.output is None:
             with writing(folder), held_signals():  # between the two, the folder is refused
                 write_rules(folder, rules)

@@ -125,13 +125,7 @@ def check_line_breaks(prompts: list[str] | None) -> None:
 
 
 def warn_of_other_prompts(model: str, prompts: Prompts, *sides: str) -> None:
-    """Warns if a model reads other prompts than in our training on pairs, or else than its own default.
-
-    Args:
-        model: its folder or name; "" if it has none.
-        prompts: of the model.
-        sides: prompts of both sides of a pair, or one for single sentences.
-    """
+    """Warns if a model reads pairs (two sides) or sentences by other prompts than in our training, or its default."""
     record = read_record(model) if model else None
     trained = record is not None and record.pretraining is None
     usual = record.prompts if trained else prompts.sides()
