@@ -16,6 +16,7 @@ import torch
 from datasets import ClassLabel
 from huggingface_hub import HfApi
 from peft import LoraConfig
+from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
@@ -54,6 +55,23 @@ def encoder(tiny_model):
 
 def arguments(folder, **changes) -> PairTrainingArguments:
     return PairTrainingArguments(output_dir=str(folder), **SHORT | changes)
+
+
+def test_python_and_the_command_train_the_same_weights(train, made_up, rows, encoder, tmp_path):
+    """Fails if a run from Python is another experiment than the one of the command line."""
+    folder = train(made_up, "--num_train_epochs", "2")
+    trainer = PairTrainer(
+        encoder,
+        arguments(tmp_path / "python", num_train_epochs=2),
+        train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
+    )
+    trainer.train()
+    trainer.save_model()
+    assert (tmp_path / "python/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    texts = rows["train"]["sentence1"][:8]
+    served = SentenceTransformer(str(tmp_path / "python"), device="cpu")
+    np.testing.assert_allclose(served.encode(texts), encoder.encode(texts), atol=1e-5)
 
 
 # Layout of a public encoder: function, pooling, prompt of its folder.
