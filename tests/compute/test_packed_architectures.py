@@ -127,7 +127,9 @@ def test_every_way_computes_the_same(name):
 
     model.zero_grad()
     parts = split_batch(batch, 3)
-    backward_in_parts(lambda part: model(**part), parts, lambda kept: cosent_loss(kept["scores"], torch.arange(6.0)))
+    backward_in_parts(
+        lambda part: model(**part), parts, lambda outputs: cosent_loss(outputs["scores"], torch.arange(6.0))
+    )
     assert difference(gradients(model), expected) < 5e-6
 
     if encoder.backbone.supports_gradient_checkpointing:

@@ -158,11 +158,11 @@ def test_masks_of_packed_rows_and_of_other_models():
     with sentences_apart(torch.ones(1, 4, dtype=torch.long)):
         assert all(draw(*kind) is not None for kind in kinds)
     with sentences_apart(torch.tensor([[1, 1, 2, 0]])):
-        own, causal = (draw(*kind)[0, 0].int().tolist() for kind in kinds)
+        bidirectional, causal = (draw(*kind)[0, 0].int().tolist() for kind in kinds)
         others = []
         thread = threading.Thread(target=lambda: others.append(draw(*kinds[0])))
         thread.start()
         thread.join()
-    assert own == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert bidirectional == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     assert causal == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     assert others == [None] and all(draw(*kind) is None for kind in kinds)

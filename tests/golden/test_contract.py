@@ -154,8 +154,8 @@ def test_stsb_to_four_decimals(tmp_path):
     words += ["--num_train_epochs", "1", "--limit_train", "1000", "--use_cpu", "true", "--retrieval", "false"]
     command("train", *words, "--output_dir", str(tmp_path / "run"))
     record = json.loads((tmp_path / "run/run.json").read_text(encoding="utf-8"))
-    found = [record[moment]["stsb"]["test"]["spearman"] for moment in ("before", "after")]
-    assert found == pytest.approx(GOLDEN["stsb"], abs=1e-4)
+    spearmans = [record[moment]["stsb"]["test"]["spearman"] for moment in ("before", "after")]
+    assert spearmans == pytest.approx(GOLDEN["stsb"], abs=1e-4)
 
 
 def student(folder: Path) -> Path:

@@ -34,13 +34,13 @@ def naive_infonce(embeddings, labels, groups, scale=20.0) -> float:
     losses = []
     for i in range(len(labels)):
         for side in (0, 1) if labels[i] >= 0.8 else ():
-            own = scale * cosine(embeddings[i, 0], embeddings[i, 1])
+            positive = scale * cosine(embeddings[i, 0], embeddings[i, 1])
             negatives = [
                 scale * cosine(embeddings[i, side], embeddings[j, 1 - side])
                 for j in range(len(labels))
                 if j != i and groups[i, side] != groups[j, 1 - side]
             ]
-            losses.append(math.log(sum(map(math.exp, [own, *negatives]))) - own)
+            losses.append(math.log(sum(map(math.exp, [positive, *negatives]))) - positive)
     return sum(losses) / len(losses)
 
 
@@ -78,8 +78,8 @@ def test_in_batch_cosent_on_paper():
 def test_equal_to_loops_over_all_sentences(sentences):
     """Fails if a known synonym is pushed away, a negative is overlooked, or a pair's own sentences become negatives."""
     batch = make_batch(16, sentences=sentences)
-    known = (batch[2][:, :1] == batch[2][:, 1]).sum() - (batch[2][:, 0] == batch[2][:, 1]).sum()
-    assert (known > 0) == (sentences < 100)
+    synonyms = (batch[2][:, :1] == batch[2][:, 1]).sum() - (batch[2][:, 0] == batch[2][:, 1]).sum()
+    assert (synonyms > 0) == (sentences < 100)
     assert infonce_loss(*batch).item() == pytest.approx(naive_infonce(*batch), rel=1e-9)
     assert cosent_in_batch_loss(*batch).item() == pytest.approx(naive_in_batch(*batch), rel=1e-9)
     weight = {"scale": 5.0, "negative_weight": 3.0}

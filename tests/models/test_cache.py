@@ -23,8 +23,8 @@ def test_vectors_are_the_teachers_own(teacher, tmp_path, caplog):
     """Fails if sentences get the vector of another, are read twice, not of length 1, or a folder grows untold."""
     with caplog.at_level("INFO", "cosent"):
         vectors, rows = pair_vectors(teacher, FIRST, SECOND, tmp_path)
-    (told,) = caplog.messages
-    assert "4 sentences" in told and str(tmp_path) in told and "XDG_CACHE_HOME" in told
+    (message,) = caplog.messages
+    assert "4 sentences" in message and str(tmp_path) in message and "XDG_CACHE_HOME" in message
     assert vectors.shape == (4, 32) and rows.tolist() == [[0, 1], [1, 2], [0, 3]]
     expected = teacher.encode(["好", "绿"], normalize_embeddings=True)
     np.testing.assert_allclose(vectors[rows[2]], expected, atol=1e-6)

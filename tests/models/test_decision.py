@@ -69,10 +69,10 @@ def test_a_trained_model_answers_with_probabilities(kind, request, train, made_u
     probabilities = rule.probabilities(scores)
     assert 0 < probabilities.min() < probabilities.max() < 1
     result = json.loads(job("cosent.jobs.evaluate", "--model", folder, "--corpus", made_up)[0])
-    wanted = probability_metrics(probabilities, labels)
+    calibrated = probability_metrics(probabilities, labels)
     raw = probability_metrics(sigmoid(scores) if kind != "bi_run" else np.clip(scores, 0, 1), labels)
     stored = read_record(folder).after["made_up"]["test"]
-    for name, value in {**wanted, **{f"uncalibrated_{name}": value for name, value in raw.items()}}.items():
+    for name, value in {**calibrated, **{f"uncalibrated_{name}": value for name, value in raw.items()}}.items():
         assert result[name] == pytest.approx(value, abs=1e-4) == stored[name]
     assert f"Brier {stored['uncalibrated_brier']:.4f} -> {stored['brier']:.4f}" in printed
     assert result["calibration"] == rule.calibration.method
@@ -159,14 +159,14 @@ def test_probabilities_of_a_model_from_elsewhere(made_up, pairs, tiny_model, job
     without = json.loads(out)
     assert without["calibration"] is None and "--find_threshold" in without["threshold_from"]
     assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
-    found = json.loads(evaluate("--find_threshold")[0])
+    result = json.loads(evaluate("--find_threshold")[0])
     model = load_model(str(tiny_model))
     first, second, labels = columns(pairs[:32])
     calibration = fit_calibration(model.similarity(first, second), labels)
     first, second, labels = columns(pairs[32:])
     expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
-    assert found["threshold_from"] == "made_up validation"
+    assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert result["threshold_from"] == "made_up validation"
 
 
 def test_the_highest_probability_of_scores_that_mean_nothing():

@@ -189,11 +189,11 @@ def test_seeds(terse):
 def test_what_is_returned(terse):
     """Fails if candidates repeat, are unordered, too many, scored by another cosine, or a special token or a place of
     the vocabulary without one can be drawn."""
-    (found,) = terse.similar_sentences(TEXTS[:1], num_samples=60, max_length=8, keep=10)
-    sentences, scores = [s for s, _ in found], [score for _, score in found]
-    assert 3 < len(found) <= 10 and len(set(sentences)) == len(sentences) and TEXTS[0] not in sentences
+    (group,) = terse.similar_sentences(TEXTS[:1], num_samples=60, max_length=8, keep=10)
+    sentences, scores = [s for s, _ in group], [score for _, score in group]
+    assert 3 < len(group) <= 10 and len(set(sentences)) == len(sentences) and TEXTS[0] not in sentences
     assert scores == sorted(scores, reverse=True)
-    assert scores == pytest.approx(terse.similarity([TEXTS[0]] * len(found), sentences).tolist(), abs=1e-5)
+    assert scores == pytest.approx(terse.similarity([TEXTS[0]] * len(group), sentences).tolist(), abs=1e-5)
     assert terse.similar_sentences([]) == []
     vocabulary = len(terse.tokenizer)
     banned = decoding.unwritable(terse.tokenizer, vocabulary + 2)

@@ -45,12 +45,12 @@ COLUMNS = {"sentence1": FIRST, "sentence2": SECOND}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Returns a function that gives the folder of a family, made once."""
-    made = {}
+    folders = {}
 
     def get(name: str) -> str:
-        if name not in made:
-            made[name] = str(save_family(name, tmp_path_factory.mktemp("family")))
-        return made[name]
+        if name not in folders:
+            folders[name] = str(save_family(name, tmp_path_factory.mktemp("family")))
+        return folders[name]
 
     return get
 

@@ -193,12 +193,12 @@ def test_other_similarity_functions(start, tmp_path, caplog):
     """Fails if a user whose folder compares by dot products is not told that cosines are trained here."""
     folder = shutil.copytree(start, tmp_path / "changed")
     listed = read_json(str(folder), "modules.json")
-    for similarity, normalized, told in (("dot", True, 0), ("dot", False, 1), ("euclidean", True, 2)):
+    for similarity, normalized, warnings in (("dot", True, 0), ("dot", False, 1), ("euclidean", True, 2)):
         write_json(folder / "modules.json", listed if normalized else listed[:-1])
         change(folder, SETTINGS, similarity_fn_name=similarity)
         for _ in range(2):
             SentenceEncoder.from_pretrained(str(folder)).save_pretrained(tmp_path / "ours")
-        assert caplog.text.count("similarity_fn_name") == told
+        assert caplog.text.count("similarity_fn_name") == warnings
         assert read_json(str(tmp_path / "ours"), SETTINGS)["similarity_fn_name"] == similarity
 
 

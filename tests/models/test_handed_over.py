@@ -92,8 +92,8 @@ def test_keybert_and_bertopic_embed_with_the_model_in_memory(encoder):
     assert word in ("怎么还款", "今天天气很好", "如何还款")
     options = {"umap_model": PCA(2), "hdbscan_model": KMeans(2, random_state=0)}
     topics = pytest.importorskip("bertopic").BERTopic(embedding_model=theirs, **options)
-    found, _ = topics.fit_transform(TEXTS * 4)
-    assert len(set(found)) == 2 and found[0] == found[2]
+    numbers, _ = topics.fit_transform(TEXTS * 4)
+    assert len(set(numbers)) == 2 and numbers[0] == numbers[2]
     np.testing.assert_allclose(topics.embedding_model.embed_documents(TEXTS), plain, atol=1e-5)
 
 

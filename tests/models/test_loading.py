@@ -103,14 +103,14 @@ ANSWERS = {
 class Hub(BaseHTTPRequestHandler):
     """A Hub that drops the connection for names without an answer."""
 
-    asked: Counter[str] = Counter()
+    requests: Counter[str] = Counter()
 
     def log_message(self, *args):
         pass
 
     def do_HEAD(self):
         name = self.path.removeprefix("/").split("/resolve/")[0]
-        self.asked[name] += 1
+        self.requests[name] += 1
         if name in ANSWERS:
             status, headers = ANSWERS[name]
             self.send_response(status)
@@ -121,10 +121,10 @@ class Hub(BaseHTTPRequestHandler):
 
 def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
     """Fails if a misspelt name waits minutes for retries, or an id without owner, or a downloaded model, is refused."""
-    kept = tmp_path / "home/hub/models--org--kept"
+    downloaded = tmp_path / "home/hub/models--org--kept"
     for file, text in {"refs/main": "c" * 40, f"snapshots/{'c' * 40}/config.json": "{}"}.items():
-        (kept / file).parent.mkdir(parents=True)
-        (kept / file).write_text(text)
+        (downloaded / file).parent.mkdir(parents=True)
+        (downloaded / file).write_text(text)
     (tmp_path / "runs/faq").mkdir(parents=True)
     (tmp_path / "runs/faq/config.json").touch()
     names = ["bert-base-chinese", "org/gated", "org/pickle", "org/kept", "org/none"]
@@ -142,12 +142,12 @@ def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
             check=True,
         )
         server.shutdown()
-    *found, none, misspelt, folder, no_id, again = done.stdout.splitlines()
-    assert found == names[:4]
+    *resolved, none, misspelt, folder, no_id, again = done.stdout.splitlines()
+    assert resolved == names[:4]
     assert "org/none" in none and "HF_ENDPOINT" not in none
     assert "'mini-roformer'" in misspelt and "HF_ENDPOINT" in misspelt and "HF_HUB_OFFLINE" in misspelt
     assert again == misspelt and "'runs/faq'" in folder and "模型" in no_id
-    assert Hub.asked == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
+    assert Hub.requests == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
 
 
 @each_loader
@@ -223,15 +223,15 @@ def test_the_head_of_another_task_is_left_aside(auto, name, tmp_path):
     an older transformers, or since they lack a pooler."""
     backbone = random_family(name)
     model = auto.from_config(backbone.config)
-    own = getattr(model, model.base_model_prefix)
-    own.load_state_dict(backbone.state_dict(), strict=False)
+    inner = getattr(model, model.base_model_prefix)
+    inner.load_state_dict(backbone.state_dict(), strict=False)
     weights = model.state_dict()
     older = {f"{model.base_model_prefix}.embeddings.position_ids": torch.arange(8)[None]}
     model.save_pretrained(tmp_path, state_dict=weights | (older if name in ("bert", "xlm-roberta") else {}))
     FAMILIES[name].tokenizer().save_pretrained(tmp_path)
     loaded = SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean")
     for weight_name, weight in loaded.backbone.state_dict().items():
-        torch.testing.assert_close(weight, own.state_dict()[weight_name])
+        torch.testing.assert_close(weight, inner.state_dict()[weight_name])
 
 
 SETTINGS, LENGTHS, POOLING = "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"

@@ -192,8 +192,8 @@ def test_jobs(tiny_lookup, made_up, job, tmp_path):
     """Fails if a job takes a lookup for something that it cannot compute with, or finds other neighbours."""
     (tmp_path / "faq.txt").write_text("\n".join([*SENTENCES, "怎么 还款"]) + "\n", encoding="utf-8")
     flags = ("--model", tiny_lookup, "--text", tmp_path / "faq.txt", "--device", "cpu")
-    found = job("cosent.jobs.search", *flags, "--query", "怎么还款", "--json")[0]
-    assert "怎么还款" in found and "如何还款" in found
+    hits = job("cosent.jobs.search", *flags, "--query", "怎么还款", "--json")[0]
+    assert "怎么还款" in hits and "如何还款" in hits
     groups = job("cosent.jobs.dedup", *flags, "--threshold", 0.9999)[0]
     assert groups.splitlines()[1:] == [
         "group 1: 2 sentences",

@@ -75,13 +75,13 @@ def test_merging_is_what_peft_does(tiny_model):
 def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, tiny_model, capsys):
     """Fails if serving tools cannot load a LoRA run's folder, or the adapter is not the trained one."""
     folder = train("--gradient_checkpointing", "true", "--lora_dropout", "0.1", "--bf16", "true")
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr().out
     record = json.loads((folder / "run.json").read_text())
     footprint = record["footprint"]
     assert 0 < footprint["trainable_parameters"] < 0.2 * footprint["parameters"]
     expected = 2 * 4 * footprint["trainable_parameters"] / 2**20  # two moments in float32
     assert footprint["optimizer_mib"] == pytest.approx(expected, rel=0.1, abs=0.01)
-    assert "trained " in shown and "optimizer " in shown and "peak " in shown
+    assert "trained " in printed and "optimizer " in printed and "peak " in printed
 
     ours = SentenceEncoder.from_pretrained(str(folder))
     vectors = ours.encode(FIRST)

@@ -45,8 +45,8 @@ def test_text_of_a_prompt(tiny_model, tmp_path):
 def prompted(model, folder, pooling: str, texts=TEXTS) -> SentenceTransformer:
     """A folder that sentence-transformers saved, with a default prompt."""
     SentenceEncoder.from_pretrained(str(model), pooling=pooling, max_length=24).save_pretrained(folder / "bare")
-    made = SentenceTransformer(str(folder / "bare"), prompts=texts, default_prompt_name="query", device="cpu")
-    made.save(str(folder / "prompted"))
+    theirs = SentenceTransformer(str(folder / "bare"), prompts=texts, default_prompt_name="query", device="cpu")
+    theirs.save(str(folder / "prompted"))
     return SentenceTransformer(str(folder / "prompted"), device="cpu")
 
 
@@ -63,16 +63,16 @@ def test_vectors_are_those_of_sentence_transformers(tiny_model, tmp_path, poolin
     theirs = prompted(model, tmp_path, pooling, texts)
     ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
     assert (theirs.tokenizer.padding_side == "left") == (pooling == "lasttoken")
-    found = []
+    by_prompt = []
     for options in ({}, {"prompt_name": "passage"}, {"prompt": other}, {"prompt": ""}):
         expected = theirs.encode(sentences, **options)
         for packing, batch_size in ((True, 512), (False, 512), (True, 2)):
             ours.packing = packing
             vectors = ours.encode(sentences, batch_size=batch_size, **options)
             np.testing.assert_allclose(vectors, expected, atol=1e-6 * max(1, np.abs(expected).max()))
-        found.append(expected)
-    for number, vectors in enumerate(found):
-        for others in found[:number]:
+        by_prompt.append(expected)
+    for number, vectors in enumerate(by_prompt):
+        for others in by_prompt[:number]:
             assert np.abs(vectors - others).max() > 1e-3, "two prompts make no difference: nothing was compared"
     ours.save_pretrained(tmp_path / "saved")
     served, again = (SentenceTransformer(str(tmp_path / "saved"), device="cpu"), read_prompts(str(tmp_path / "saved")))
