@@ -94,8 +94,8 @@ class SentenceEncoder(TextModel):
             encoder = cls(model, tokenizer, pool, after_pooling)
             encoder.prompts, encoder.kept_settings = read_prompts(path), KeptSettings.read(path, unused)
             encoder.kept_settings.apply(tokenizer)
-            if max_length is not None:
-                encoder.max_length = max_length
+        if max_length is not None:
+            encoder.max_length = max_length
         similarity = encoder.kept_settings.settings.get("similarity_fn_name") or "cosine"
         is_unit = len(after_pooling) > 0 and isinstance(after_pooling[-1], Normalize)
         if similarity != "cosine" and not (is_unit and similarity == "dot"):

@@ -179,8 +179,8 @@ class CrossEncoder(TextModel):
             check_architecture(model.base_model, tokenizer)
             encoder = cls(model, tokenizer)
             encoder.prompts = read_prompts(path, CROSS_ENCODER)
-            if max_length is not None:
-                encoder.max_length = max_length
+        if max_length is not None:
+            encoder.max_length = max_length
         return encoder.to(device=device)
 
     @property
