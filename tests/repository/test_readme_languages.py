@@ -55,7 +55,7 @@ def test_both_readmes_say_the_same():
     assert sum(len(block) for text in sections("README.md").values() for block in code(text)) >= 12
 
 
-@pytest.mark.parametrize("name", ["faq", "search", "serving", "tutorial"])
+@pytest.mark.parametrize("name", ["data", "faq", "search", "serving", "tutorial"])
 def test_both_languages_of_a_page_say_the_same(name):
     """Fails if a command, an output or a number of a page is changed in one language only, or a section is missing."""
     one, other = ((ROOT / f"docs/{name}{end}.md").read_text(encoding="utf-8") for end in ("", ".zh-CN"))
