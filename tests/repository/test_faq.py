@@ -31,7 +31,7 @@ CASES = {  # the beginning of a message: the rows after the header, the command,
     "faq.csv, line 3: expected a sentence": ("还,借,1\n,贷,0", BINARY, "--on_bad_rows skip"),
     "1 pairs of train have two": ("还,借,1\n还,借,0\n还,贷,1", BINARY, "--on_conflict drop"),
     "every train label is 1": ("还,借,1", BINARY, None),
-    "mini has no threshold": ("还,借,1", "dedup --model mini --text faq.csv --text_column sentence1", None),
+    "mini has no decision rule": ("还,借,1", "dedup --model mini --text faq.csv --text_column sentence1", None),
 }
 
 
