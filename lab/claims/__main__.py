@@ -25,7 +25,7 @@ from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.significance import LEVEL, Difference
 from lab import RESULTS
 from lab.claims.facts import FACTS
-from lab.claims.measures import QUANTITIES, Claim, mean_of, of_fusion, of_result, of_studies, study_of
+from lab.claims.measures import QUANTITIES, Claim, mean_of, of_fusion, of_result, of_studies, study_of, two_sided
 from lab.claims.table import write_csv
 from lab.tables.figures import QUERY, figure
 
@@ -130,7 +130,7 @@ def benjamini_hochberg(values: Sequence[float], level: float) -> list[bool]:
 
 def p_within(found: Difference, margin: float) -> float:
     """Probability of a difference as small as this one, if the true one is `margin` or more (two one-sided)."""
-    return 1.0 if abs(found.mean) >= margin else max(found.p_value(margin), found.p_value(-margin)) / 2
+    return 1.0 if abs(found.mean) >= margin else max(two_sided(found, margin), two_sided(found, -margin)) / 2
 
 
 def difference_of(row: Claim) -> Difference:
@@ -149,7 +149,7 @@ def p_value(row: Claim) -> float:
     if row.get("divided"):
         return 1.0
     bounds = (0.0,) if row["expected"] == "above" else (-POINT, POINT)
-    p = max(found.p_value(bound) for bound in bounds)
+    p = max(two_sided(found, bound) for bound in bounds)
     if len(row.get("gaps", ())) < SIGN_SEEDS:
         return p
     row["p_of_sign"] = max(p_of_sign(row["gaps"], bound) for bound in bounds)

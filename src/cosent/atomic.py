@@ -12,18 +12,16 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
 
-from cosent.errors import InputError, reading, writing
+from cosent.errors import InputError, writing
 
 logger = logging.getLogger(__name__)
 
 LONGEST = 180  # bytes of a name that gets a suffix; file systems take 255
-SHA256 = 32  # bytes
 MACHINE = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
 
 
@@ -237,30 +235,3 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Writes a file that is complete from the moment it exists; text in UTF-8, with `\\n` line ends everywhere."""
     with partial_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-
-
-@contextmanager
-def signed_file(path: str | Path) -> Iterator[Path]:
-    """As `partial_file`, with the SHA-256 of the content appended, for formats whose readers ignore trailing bytes."""
-    with partial_file(path) as partial:
-        yield partial
-        with open(partial, "rb+") as file:
-            file.write(hashlib.file_digest(file, "sha256").digest())
-
-
-def is_intact(path: Path) -> bool:
-    """Whether a file exists and matches its `signed_file` hash; a damaged one is removed, with a warning."""
-    if not path.is_file():
-        return False
-    with (
-        suppress(InputError),
-        reading(path),
-        open(path, "rb") as file,
-        mmap(file.fileno(), 0, access=ACCESS_READ) as content,
-        memoryview(content) as view,
-    ):
-        if hashlib.sha256(view[:-SHA256]).digest() == view[-SHA256:]:
-            return True
-    logger.warning("%s is damaged, and is made again.", path)
-    path.unlink(missing_ok=True)
-    return False

@@ -174,11 +174,6 @@ def let_waiting_threads_sleep() -> None:
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
-def cache_home() -> Path:
-    """Folder of the user's caches."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
-
-
 def launch_command(job: str, words: list[str], strategy: str, processes: int | None = None) -> list[str]:
     """Command line of a job under `accelerate launch`; `processes` overrides the number in the file."""
     command = [sys.executable, "-m", "cosent.compute.launcher", "--config_file", recipe_file(strategy, "accelerate")]

@@ -16,7 +16,6 @@ from cosent.evaluation.calibration import (
     fit_isotonic,
     fit_platt,
     probability_metrics,
-    reliability,
     sigmoid,
     uncalibrated,
 )
@@ -138,8 +137,6 @@ def test_metrics_equal_scikit_learn_and_the_definition():
         inside = (p >= k / 15) & ((p < (k + 1) / 15) | (k == 14))
         error += abs(p[inside].sum() - y[inside].sum()) / 300
     assert ours["calibration_error"] == pytest.approx(error) and error > 0.01
-    counts, means, shares = reliability(np.array([0.9, 0.9, 0.1, 0.1]), np.array([1.0, 0, 0, 0]))
-    assert (counts.tolist(), shares.tolist()) == ([2, 2], [0, 0.5]) and means == pytest.approx([0.1, 0.9])
     for wrong in (([0.5, 1.5], [0, 1]), ([0.5, np.nan], [0, 1]), ([0.5, 0.5], [0, 3]), ([0.5], [0, 1])):
         with pytest.raises(ValueError, match="probabilities"):
             probability_metrics(*map(np.array, wrong))

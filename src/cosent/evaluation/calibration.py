@@ -36,21 +36,13 @@ def probability_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[s
     if not valid or p.ndim != 1 or p.shape != y.shape or not len(p):
         raise ValueError("Expected probabilities within 0..1 and labels of 0 and 1, a pair or more, of one shape.")
     clipped = np.clip(p, LEAST, 1 - LEAST)
-    counts, means, shares = reliability(p, y)
+    bins = np.minimum((p * BINS).astype(int), BINS - 1)
+    excess = np.bincount(bins, weights=p - y, minlength=BINS)  # of probability over similar pairs, by bin
     return {
         "brier": float(np.mean((p - y) ** 2)),
         "log_loss": float(-np.mean(np.log(np.where(y == 1, clipped, 1 - clipped)))),
-        "calibration_error": float(np.sum(np.abs(means - shares) * counts) / len(p)),
+        "calibration_error": float(np.abs(excess).sum() / len(p)),
     }
-
-
-def reliability(p: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bins of equal width that are not empty: number of pairs, mean probability and share of similar pairs of each."""
-    bins = np.minimum((p * BINS).astype(int), BINS - 1)
-    counts = np.bincount(bins, minlength=BINS)
-    held = counts > 0
-    means, shares = (np.bincount(bins, weights=values, minlength=BINS)[held] / counts[held] for values in (p, y))
-    return counts[held], means, shares
 
 
 def sigmoid(values: np.ndarray) -> np.ndarray:

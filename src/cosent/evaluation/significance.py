@@ -48,14 +48,6 @@ class Difference:
 
         return float(t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
 
-    def p_value(self, bound: float = 0.0) -> float:
-        """Two-sided probability of a difference as far from `bound` as this one, if `bound` is the true one."""
-        from scipy.stats import t
-
-        if self.error == 0:
-            return float(self.mean == bound)
-        return float(2 * t.sf(abs(self.mean - bound) / self.error, self.freedom))
-
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 1 along the last axis of `values`; equal values share the mean of their ranks."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from cosent.atomic import is_intact, signed_file
-from cosent.cli import cache_home
+from cosent.atomic import flush, partial_file
 from cosent.compute.distributed import gather_object, local_rank, rank, wait_for_everyone
+from cosent.errors import reading
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.embedding import shared
@@ -25,7 +25,8 @@ MOST_BYTES = 20 * 2**30  # in the default folder
 
 def default_cache() -> Path:
     """Default cache folder of the functions here."""
-    return cache_home() / "cosent" / "model_outputs"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+    return home / "cosent" / "model_outputs"
 
 
 def pair_vectors(
@@ -84,7 +85,7 @@ def cached_array(
     """
     cache = cache or default_cache()
     file = Path(cache, f"{fingerprint(model, rows)}.npy")
-    if not all(gather_object(is_intact(file))):  # another machine may have another cache
+    if not all(gather_object(file.is_file())):  # another machine may have another cache
         about = "Encoding %s %s (none cached yet) into %s (XDG_CACHE_HOME names another folder)."
         logger.info(about, f"{len(rows):,}", unit, file)
         values = shared(compute, len(rows))
@@ -96,7 +97,8 @@ def cached_array(
         wait_for_everyone()
     with suppress(OSError):  # a cache that is only read
         os.utime(file)
-    return np.load(file, mmap_mode="r")
+    with reading(file, advice="Remove it: it will be made again."):
+        return np.load(file, mmap_mode="r")
 
 
 def prune(used: Path, most: int = MOST_BYTES) -> None:
@@ -114,8 +116,10 @@ def prune(used: Path, most: int = MOST_BYTES) -> None:
 
 
 def write_array(file: Path, values: np.ndarray) -> None:
-    with signed_file(file) as partial, open(partial, "wb") as opened:
-        np.save(opened, values)
+    with partial_file(file) as partial:
+        with open(partial, "wb") as opened:
+            np.save(opened, values)
+        flush([partial])
 
 
 def fingerprint(model: nn.Module, rows: Iterable = ()) -> str:
