@@ -57,16 +57,15 @@ def test_the_demo_corpus(bench):
     assert {split: facts["rows"] for split, facts in manifest["splits"].items()} == ROWS and manifest["warnings"] == []
     splits = load_corpus(str(bench.output)).splits
     assert all(set(rows["label"]) == {0.0, 1.0, 2.0, 3.0, 4.0} for rows in splits.values())
-    facts = {split: audit.describe(rows) for split, rows in splits.items()}
-    assert all(of_split["repeated_pairs"] == 0 for of_split in facts.values())
     pairs = {split: list(zip(unordered_pairs(rows), rows["label"], strict=True)) for split, rows in splits.items()}
+    assert all(len({pair for pair, _ in rows}) == len(rows) for rows in pairs.values())
     for first, second in combinations(pairs.values(), 2):
         assert audit.leaks(first, second)["one_or_both_sentences"] == 0
     table = open_table(SHOWN_FILE, None, PAIR, "")
     shown = {row[name] for row in table.rows() for name in table.sentences}
     first, second, labels = (splits["train"][name][:] for name in ("sentence1", "sentence2", "label"))
     assert len(shown) == 15 and not shown & {*first, *second}
-    overlaps, labels = np.array(list(map(character_overlap, first, second))), np.array(labels)
+    overlaps, labels = np.array(list(map(character_overlap, first[::5], second[::5]))), np.array(labels[::5])
     means = [overlaps[labels == grade].mean() for grade in range(5)]
     assert min(means[1], means[2]) > means[4] + 0.1, "one word outweighs wording"
-    assert abs(facts["test"]["overlap_spearman"]) < 25
+    assert abs(audit.describe(splits["test"])["overlap_spearman"]) < 25
