@@ -191,6 +191,7 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(tmp_path):
         (there, "b.csv", r"a.csv exists.*--overwrite"),
         (there, there, "is the input"),
         (tmp_path / "a.txt", "b.csv", r"a.txt: .*\.csv"),
+        (tmp_path / "a.parquet", "b.csv", r"a.parquet: .*\.csv"),
         (tmp_path / "nowhere/a.csv", "b.csv", "does not exist"),
     ):
         with pytest.raises(InputError, match=message):

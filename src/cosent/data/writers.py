@@ -18,9 +18,7 @@ Write = Callable[[list[dict]], None]
 
 def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> None:
     """Refuses an output file that cannot be written, or that exists without `overwrite`."""
-    path, format = Path(path), known_format(path, "--output")
-    if format not in WRITERS:
-        raise InputError(f"--output {path}: Name a .tsv, .csv, .jsonl or .xlsx.")
+    path, format = Path(path), output_format(path)
     if not path.parent.is_dir():
         raise InputError(f"--output {path}: the folder {path.parent} does not exist. Create it first.")
     if path.resolve() == Path(input_path).resolve():
@@ -31,6 +29,14 @@ def check_output(path: str | Path, input_path: str | Path, overwrite: bool) -> N
         import_openpyxl(path)
 
 
+def output_format(path: str | Path) -> str:
+    """The format of a table to write, or an error that names the formats."""
+    format = known_format(path, "--output")
+    if format not in WRITERS:
+        raise InputError(f"{path}: tables are written as .tsv, .csv, .jsonl or .xlsx. Name such a file.")
+    return format
+
+
 @contextmanager
 def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     """Yields a function that appends rows, `{column: value}`, to a new file; see `check_output`.
@@ -38,7 +44,7 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     In TSV, tabs and line breaks of a text become spaces, since nothing is quoted there. JSON lines have the keys of
     each row, the other formats the columns `names`.
     """
-    format = known_format(path, "--output")
+    format = output_format(path)
     with partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
 
         def write_checked(rows: list[dict]) -> None:

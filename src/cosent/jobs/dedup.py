@@ -19,7 +19,7 @@ import numpy as np
 
 from cosent.atomic import write_atomically
 from cosent.data.formats import format_of
-from cosent.data.writers import WRITERS, table_writer
+from cosent.data.writers import output_format, table_writer
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
@@ -51,6 +51,8 @@ def main(args: DedupArguments) -> None:
         raise InputError(f"--output {args.output} is an input. Name another file.")
     if args.json and args.output is not None:
         raise InputError("--json prints groups, and --output writes the first sentence of each. Give one of the two.")
+    if args.output is not None:
+        is_table(args.output)
     resolve(args.model)
     from tqdm.auto import tqdm
 
@@ -90,9 +92,14 @@ def merge_threshold(args: DedupArguments, prompt: str) -> float:
     return rule.merge_threshold
 
 
+def is_table(output: str) -> bool:
+    """Whether an output is a table by its name; refuses one that is not written."""
+    return format_of(output) not in (None, "txt") and bool(output_format(output))
+
+
 def write_rows(output: str, index, rows: np.ndarray) -> None:
     """Writes rows: a sentence per line, or where the name ends as a table, with their other columns."""
-    if format_of(output) in WRITERS:
+    if is_table(output):
         records = [index.columns[row] if len(index.columns) else {"text": index.sentences[row]} for row in rows]
         with table_writer(output, list(dict.fromkeys(name for record in records for name in record))) as write:
             return write(records)
