@@ -1,7 +1,5 @@
 """Retrieval next to Spearman, in training and evaluation: the figures are those of sentence-transformers."""
 
-import json
-
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
@@ -87,9 +85,6 @@ def test_training_and_evaluation_measure_what_sentence_transformers_does(train, 
     without, shown = evaluate("--corpus", corpus, "--retrieval", "false", model=folder)
     assert "map" not in without and "retrieval" not in shown
     assert without["spearman"] == pytest.approx(result["spearman"], abs=1e-6)
-    assert evaluate("--corpus", corpus, "--int8", "true", model=folder)[0]["map"] == pytest.approx(
-        result["map"], abs=0.1
-    )
 
 
 def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus):
@@ -104,8 +99,9 @@ def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus)
     assert expected != pytest.approx(theirs(folder, corpus, "test", (QUERY, QUERY)), abs=1e-6)
 
 
-def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
-    """Fails if the mean is that of other corpora, or one in which nothing is similar stops the run."""
+def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs, caplog):
+    """Fails if the mean is that of other corpora, or one in which nothing is similar stops the run, or has no figures
+    without a reason."""
     nothing = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)]
     graded = make_corpus({"train": nothing * 8, "validation": nothing}, "graded", 5.0, name="graded")
     second = make_corpus({"validation": pairs[:32]}, name="second")
@@ -119,18 +115,16 @@ def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs):
     ]
     assert [entry["eval_map"] for entry in history] == pytest.approx(np.mean(each, axis=0).tolist())
     assert "map" not in record.after["graded"]["validation"] and "graded" not in record.intervals
+    assert "No retrieval metrics" in caplog.text
 
 
-def test_without_anything_similar(train, evaluate, make_corpus, tiny_model, caplog):
-    """Fails if a split without queries gives NaN, or nothing says why it has no figures."""
+def test_without_anything_similar(train, evaluate, make_corpus, tiny_model):
+    """Fails if a split without queries gives NaN, or is to select an epoch."""
     rows = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)] * 4
     graded = make_corpus({"train": rows, "validation": rows, "test": rows}, "graded", 5.0)
-    folder = train(graded, "--num_train_epochs", "1")
-    text = (folder / "run.json").read_text()
-    assert "recall" not in json.dumps(json.loads(text)["after"]) and "No retrieval metrics" in caplog.text
     assert "map" not in evaluate("--corpus", graded, model=tiny_model)[0]
     with pytest.raises(InputError, match="recall_at_10 needs queries.*made_up"):
-        train(graded, "--metric_for_best_model", "recall_at_10", output="other")
+        train(graded, "--metric_for_best_model", "recall_at_10")
 
 
 def test_similar_pairs_alone_select_an_epoch(train, make_corpus):
