@@ -128,7 +128,7 @@ def manifests(record: RunRecord) -> dict[str, Manifest]:
 
 def result_table(record: RunRecord) -> list[list[str]]:
     """Rows of the table of results, x100, the first with the names of the columns; test metrics with their interval."""
-    splits = [(corpus, split) for corpus, measured in record.after.items() for split in measured]
+    splits = [(corpus, split) for corpus, metrics in record.after.items() for split in metrics]
     metrics = [metric for metric in CARD_METRICS if any(metric in record.after[c][s] for c, s in splits)]
     floors = list(dict.fromkeys(floor for c, s in splits for floor in record.floors.get(c, {}).get(s, {})))
     names = ["Spearman before", *(f"of {code_span(floor)}" for floor in floors), *(CARD_METRICS[m] for m in metrics)]

@@ -69,10 +69,10 @@ def metrics_of(
     metrics = pair_metrics(prediction.predictions, prediction.label_ids)
     if compute_metrics is None:
         return metrics
-    more = compute_metrics(EvalPrediction(prediction.predictions["scores"], prediction.label_ids))
-    if taken := more.keys() & {*metrics, *CURVES}:
-        raise InputError(f"compute_metrics returns {min(taken)}, the name of a metric of ours. Rename it.")
-    return metrics | more
+    user_metrics = compute_metrics(EvalPrediction(prediction.predictions["scores"], prediction.label_ids))
+    if clashes := user_metrics.keys() & {*metrics, *CURVES}:
+        raise InputError(f"compute_metrics returns {min(clashes)}, the name of a metric of ours. Rename it.")
+    return metrics | user_metrics
 
 
 class GlobalBatchTrainer(GlobalLossTrainer):

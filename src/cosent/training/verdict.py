@@ -92,15 +92,16 @@ def cached_scores(
 
 def judge(record: RunRecord, before: Evaluation, after: Evaluation, floors: Floors) -> None:
     """Adds the floors, the paired changes and the warnings to the record of a run."""
+    small_splits = []
     for corpus, splits in floors.items():
         record.floors[corpus], record.changes[corpus] = {}, {}
         for split, floor in splits.items():
             spearman_of = {name: spearman(scores, floor.labels) for name, scores in floor.scores.items()}
             record.floors[corpus][split] = spearman_of  # NaN in a split of a single label
             record.changes[corpus][split] = paired_changes(before, after, floor, corpus, split)
-    record.warnings = warnings_of(record)
-    named = [(f"{corpus} {split}", floor) for corpus, splits in floors.items() for split, floor in splits.items()]
-    record.warnings += [warning for where, floor in named if (warning := too_few(floor.labels, where))]
+            if (warning := too_few(floor.labels, f"{corpus} {split}")) is not None:
+                small_splits.append(warning)
+    record.warnings = warnings_of(record) + small_splits
 
 
 def paired_changes(
