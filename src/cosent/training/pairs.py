@@ -274,14 +274,12 @@ def selection(
     usable = {name: pairs for name, pairs in sets.items() if metric in METRICS or can_rank(pairs.labels)}
     idle = [name for name in sets if name not in usable]
     if args.eval_strategy != "no" and (idle or not usable):
-        logger.warning(
-            "%s selects nothing: it has no validation split with two different labels.%s",
-            ", ".join(idle) or "This training",
-            ""
-            if usable
-            else " So the last epoch is kept, best or not. Similar pairs alone can select a bi-encoder by "
-            "--metric_for_best_model recall_at_10.",
-        )
+        consequence = "it selects nothing."
+        if not usable:
+            consequence = "the last epoch is kept, best or not. Similar pairs alone can select a bi-encoder by "
+            consequence += "--metric_for_best_model recall_at_10."
+        where = ", ".join(idle) or "This training"
+        logger.warning("%s has no validation split with two different labels: %s", where, consequence)
     if not usable:
         args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
     return next(iter(usable.values()), None) if len(usable) < 2 else usable
