@@ -150,7 +150,8 @@ def next_step(record: RunRecord, model: str, corpus: Corpus) -> str:
     if in_vain(record):
         return f"no clear gain: search with `{SIMILAR}`, or label more"
     rows = list(corpus.splits.values())[-1]
-    pair = min(zip(rows["sentence1"][:], rows["sentence2"][:], strict=True), key=lambda pair: len("".join(pair)))
+    pairs = zip(rows["sentence1"][:], rows["sentence2"][:], strict=True)
+    pair = min(pairs, key=lambda pair: (pair[0] == pair[1], len("".join(pair))))
     prompts = ["--prompt", *record.prompts] if len(set(record.prompts)) > 1 else []
     return f"next: {shlex.join(['cosent', 'similarity', '--model', model, *pair, *prompts])}"
 
