@@ -190,7 +190,7 @@ class RawFile:
         remedy = error.remedy
         if number == 1 and isinstance(self.rows, PairRows) and self.format not in KEYED:
             remedy += " If line 1 is a header, pass --header, or name columns: --text_columns A B --label_column C."
-        elif any_good or isinstance(self.rows, QueryRows):
+        elif error.left_out and (any_good or isinstance(self.rows, QueryRows)):
             remedy += " Or leave such rows out, counted and listed, with --on_bad_rows skip."
         readable = re.search("[\ud800-\udfff]", text) is None  # no bytes of another encoding
         shown = f"\n  {shortened(text)!r}" if readable else ""

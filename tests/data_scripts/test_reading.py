@@ -169,6 +169,10 @@ def title(bench):
     return bench.workbook(Sheet1=[("客服问句标注（第二批）",), NAMES[0], *PAIRS])
 
 
+def merged(bench):
+    return bench.workbook(Sheet1=[NAMES[0], PAIRS[0], (None, *PAIRS[1][1:])])
+
+
 def really_xlsx(bench):
     return title(bench).rename(bench.folder / "pairs.csv")
 
@@ -176,7 +180,8 @@ def really_xlsx(bench):
 OBJECTS = [dict(zip(NAMES[0], row, strict=True)) for row in PAIRS]
 GRADED, NLI = ("--label_kind", "graded", "--label_max", "100"), ("--label_kind", "nli")
 FAULTS = [  # file, flags, the place, and what the last line of the error advises
-    (title, (), "line 1: expected, each once", "Delete a title"),
+    (title, (), "line 1: expected, each once", "If it is a title, delete its row"),
+    (merged, (), "row 3: expected text in sentence1", r"only the first has the value\.$"),
     (really_xlsx, (), "pairs.csv is a workbook", r"Rename it to \.xlsx"),
     (("a.jsonl", "\n".join(map(json.dumps, OBJECTS)).replace('"1"', "[1]")), (), "line 1", "Write a number or a word"),
     (("a.jsonl", '{"sentence1": {"text": "甲"}, "sentence2": "乙", "label": 1}'), (), "line 1", "Write one text there"),

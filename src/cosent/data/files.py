@@ -92,7 +92,8 @@ def check_text(value: object, name: str) -> str:
     if isinstance(value, dict | list):
         raise RowError(f"text in {name}", repr(value), "Write one text there, not a list or an object.")
     if value is None:
-        raise RowError(f"text in {name}", value, "Fill it in; of merged cells, only the first has the value.")
+        remedy = "Fill it in: of merged cells, only the first has the value."
+        raise RowError(f"text in {name}", value, remedy, left_out=False)
     if not isinstance(value, str) or isinstance(value, ErrorCell):
         raise RowError(f"text in {name}", repr(value))
     if "\0" in value:
@@ -250,7 +251,10 @@ def find_columns(
         at_line_1 = "names of line 1, or positions from 0 (with --header or --no_header if line 1 is misread)"
         advice = f"Name them with {flag}: {at_line_1}." if flag else "Rename it."
         if len(names) == 1 and not keyed:
-            advice = "Columns are separated by tabs, in .csv also by commas or semicolons. Delete a title above them."
+            advice = {
+                "xlsx": "If it is a title, delete its row.",
+                "csv": "Columns are separated by commas, semicolons or tabs. Delete a title above them.",
+            }.get(first.format, "Columns are separated by tabs. Delete a title above them.")
         raise InputError(
             f"{path}, line 1: expected, each once, the columns {expected}, got {', '.join(names)}. {advice}"
         )

@@ -35,11 +35,15 @@ JSON_LINES = "Write one object per line, e.g. with jq -c '.[]' (or '.data[]' for
 
 
 class RowError(InputError):
-    """Error for a row that cannot be used: `expected {expected}, got {got}`, and the `remedy` for such faults."""
+    """Error for a row that cannot be used: `expected {expected}, got {got}`, and the `remedy` for such faults.
 
-    def __init__(self, expected: str, got: object, remedy: str = "Correct or remove it."):
+    Args:
+        left_out: whether leaving such rows out is good advice; of merged cells it can drop all rows of a label.
+    """
+
+    def __init__(self, expected: str, got: object, remedy: str = "Correct or remove it.", left_out: bool = True):
         super().__init__(f"expected {expected}, got {got}")
-        self.remedy = remedy
+        self.remedy, self.left_out = remedy, left_out
 
 
 class ErrorCell(str):
