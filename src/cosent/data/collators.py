@@ -69,7 +69,7 @@ def collated_targets(pairs: list[tuple]) -> dict[str, torch.Tensor]:
     return {name: column.float() if column.is_floating_point() else column for name, column in columns.items()}
 
 
-def pad(sequences: list[np.ndarray], pad_token_id: int) -> dict[str, torch.Tensor]:
+def pad(sequences: list[np.ndarray] | list[list[int]], pad_token_id: int) -> dict[str, torch.Tensor]:
     """`input_ids` and `attention_mask` of shape `(sequences, longest)`, int64, padded on the right."""
     lengths = np.array([len(ids) for ids in sequences])
     mask = np.arange(lengths.max()) < lengths[:, None]

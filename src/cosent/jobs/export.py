@@ -57,8 +57,10 @@ def main(args: ExportArguments) -> None:
         from cosent.models.onnx import write_onnx
         from cosent.record import terms_of
 
-        model = load_model(args.model) if args.truncate_dim is None else load_bi_encoder(args.model)
-        if args.truncate_dim is not None:
+        if args.truncate_dim is None:
+            model = load_model(args.model)
+        else:
+            model = load_bi_encoder(args.model)
             model.truncate(args.truncate_dim)
         if args.int8 and isinstance(model.backbone, LookupModel):
             raise InputError(f"--int8: {args.model} is a lookup, which has no matrix products. Leave it out.")

@@ -48,8 +48,14 @@ def main(args: GenerateArguments) -> None:
     from cosent.models.student import Student
 
     student = Student.from_pretrained(args.model).to(choose_device(args.device)).eval()
-    sampling = {"num_samples": args.num_samples, "top_p": args.top_p, "max_length": args.max_length, "seed": args.seed}
-    written = student.similar_sentences(texts, keep=args.num_samples, **sampling)
+    written = student.similar_sentences(
+        texts,
+        keep=args.num_samples,
+        num_samples=args.num_samples,
+        top_p=args.top_p,
+        max_length=args.max_length,
+        seed=args.seed,
+    )
     candidates = [[sentence for sentence, _ in sentences] for sentences in written]
     similar_sentences = ranked(texts, candidates, student.device, args.num)
     if args.output:

@@ -186,7 +186,7 @@ def load_modules(
             "(cls) or Qwen3-Embedding (lasttoken), name that as --pooling in `cosent train`, or as pooling in Python.",
         )
     if saved:
-        lost = ", ".join([trained, *(module.folder for module in saved[1:] if module.kind != "Normalize")])
+        lost = ", ".join([str(trained), *(module.folder for module in saved[1:] if module.kind != "Normalize")])
         logger.warning("--pooling %s replaces the pooling of %s, which was trained with %s.", pooling, path, lost)
     modules: list[nn.Module] = []
     if mode == LINEAR_CLS:

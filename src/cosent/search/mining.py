@@ -185,7 +185,8 @@ def labels_by(path: str, texts: list[str], first: np.ndarray, second: np.ndarray
     if isinstance(model, SentenceEncoder):
         scores = cosines(sentence_vectors(model, texts), first, second).clip(-1, 1)
         return TeacherLabels(scores, -1.0, 1.0, facts | {"labels": "cosine"})
-    scores = np.array(pair_scores(model, *([texts[place] for place in side] for side in (first, second))))
+    sides = [[texts[place] for place in side] for side in (first, second)]
+    scores = np.array(pair_scores(model, sides[0], sides[1]))
     return TeacherLabels(scores, float(scores.min()), float(scores.max()), facts | {"labels": "logit"})
 
 

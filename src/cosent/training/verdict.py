@@ -159,7 +159,7 @@ def warnings_of(record: RunRecord) -> list[str]:
 def faults_of(record: RunRecord, corpus: str, split: str) -> dict[str, str]:
     """Comparisons of a split with Spearman not clearly above the start or a floor, or a lower Recall@10."""
     after, before = record.after[corpus][split], record.before[corpus][split]
-    floors, changes = (named.get(corpus, {}).get(split, {}) for named in (record.floors, record.changes))
+    floors, changes = record.floors.get(corpus, {}).get(split, {}), record.changes.get(corpus, {}).get(split, {})
     most = after.get("spearman_at_most", 1.0)  # of scores that differ; where they are tied, as overlap, it is higher
     lower = {name: value for name, value in floors.items() if name != TEACHER and not value > most}
     references = {"spearman": before["spearman"]} | lower
