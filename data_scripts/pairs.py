@@ -190,7 +190,9 @@ class RawFile:
         remedy = error.remedy
         if number == 1 and isinstance(self.rows, PairRows) and self.format not in KEYED:
             remedy += " If line 1 is a header, pass --header, or name columns: --text_columns A B --label_column C."
-        elif error.left_out and (any_good or isinstance(self.rows, QueryRows)):
+        elif self.format == "xlsx" and error.got is None:
+            pass  # leaving merged cells out can drop all rows of a label
+        elif any_good or isinstance(self.rows, QueryRows):
             remedy += " Or leave such rows out, counted and listed, with --on_bad_rows skip."
         readable = re.search("[\ud800-\udfff]", text) is None  # no bytes of another encoding
         shown = f"\n  {shortened(text)!r}" if readable else ""

@@ -1,7 +1,6 @@
 """From a retrieval file to a trained model; if these fail, its labels or their order are lost on the way."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from cosent.errors import InputError
 from cosent.flags import parse
 from cosent.losses import LOSSES
 from cosent.record import read_record
-from cosent.training.corpora import warn_of_missing_prompts
 from cosent.training.objective import loss_targets
 from tests.conftest import SENTENCES
 
@@ -89,13 +87,3 @@ def test_positives_alone_train(prepared, train):
     record = read_record(train(folder, "--loss", "infonce", "--per_device_train_batch_size", "8"))
     losses = [entry["loss"] for entry in record.history if "loss" in entry]
     assert len(losses) == 8 and np.mean(losses[-4:]) < np.mean(losses[:4])
-
-
-def test_a_training_without_the_prompt_of_its_data_says_so(prepared, caplog):
-    """Fails if the instruction of a query that the manifest knows is left out in silence, or asked for where it is."""
-    folder = prepared([{**row, "prompt": "为句子："} for row in scored(8)])
-    corpora = SimpleNamespace(by_name={"mine": load_corpus(str(folder))})
-    warn_of_missing_prompts(corpora, ("为句子：", ""), both_sides=True)
-    assert not caplog.text
-    warn_of_missing_prompts(corpora, ("", ""), both_sides=True)
-    assert "--prompt '为句子：' ''" in caplog.text

@@ -17,7 +17,7 @@ def test_orders_of_similar_pairs_with_others_are_counted():
 
 def test_the_recipe_announces_what_its_run_prints():
     """Fails if the recipe of the quickstart announces other figures than the page shows of its run."""
-    page = (ROOT / "docs/any_machine.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/bi_encoder.md").read_text(encoding="utf-8")
     spearman, recall = (re.findall(r"0\.\d+", line) for line in re.findall("^demo test .*$", page, re.MULTILINE))
     header = (ROOT / "recipes/bi_encoder/default.yaml").read_text(encoding="utf-8")
     assert f"Spearman x100 {100 * float(spearman[1]):.1f} and Recall@10 {100 * float(recall[5]):.1f}, seed 42" in header

@@ -92,8 +92,7 @@ def check_text(value: object, name: str) -> str:
     if isinstance(value, dict | list):
         raise RowError(f"text in {name}", repr(value), "Write one text there, not a list or an object.")
     if value is None:
-        remedy = "Fill it in: of merged cells, only the first has the value."
-        raise RowError(f"text in {name}", value, remedy, left_out=False)
+        raise RowError(f"text in {name}", value, "Fill it in: of merged cells, only the first has the value.")
     if not isinstance(value, str) or isinstance(value, ErrorCell):
         raise RowError(f"text in {name}", repr(value))
     if "\0" in value:

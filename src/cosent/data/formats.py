@@ -35,15 +35,11 @@ JSON_LINES = "Write one object per line, e.g. with jq -c '.[]' (or '.data[]' for
 
 
 class RowError(InputError):
-    """Error for a row that cannot be used: `expected {expected}, got {got}`, and the `remedy` for such faults.
+    """Error for a row that cannot be used: `expected {expected}, got {got}`, and the `remedy` for such faults."""
 
-    Args:
-        left_out: whether leaving such rows out is good advice; of merged cells it can drop all rows of a label.
-    """
-
-    def __init__(self, expected: str, got: object, remedy: str = "Correct or remove it.", left_out: bool = True):
+    def __init__(self, expected: str, got: object, remedy: str = "Correct or remove it."):
         super().__init__(f"expected {expected}, got {got}")
-        self.remedy, self.left_out = remedy, left_out
+        self.got, self.remedy = got, remedy
 
 
 class ErrorCell(str):

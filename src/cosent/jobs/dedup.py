@@ -40,7 +40,7 @@ class DedupArguments(OutputFile, TextColumn, ModelSource):
         "the model's validation pairs, if 1 of 10 close pairs is.",
     )
     corpus: str | None = option(None, "Corpus whose threshold to use; default: the one for all of training.")
-    json: bool = option(False, "Print a JSON line for each group, with the cosines of its rows.")
+    json: bool = option(False, "Print JSON lines instead of text.")
 
 
 def main(args: DedupArguments) -> None:

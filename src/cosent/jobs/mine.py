@@ -40,7 +40,7 @@ class MineArguments(OutputFolder, CorpusSource, FileArguments, ModelSource):
     )
     random: int = option(0, "Pairs of random sentences.")
     teacher: str | None = option(None, "Bi- or cross-encoder whose scores label all pairs; default: 0 for mined pairs.")
-    seed: int = option(42, "Seed of the random pairs.")
+    seed: int = option(42, "Seed of all random draws.")
 
     def __post_init__(self):
         refuse_below_1(self, "range_max")
