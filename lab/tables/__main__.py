@@ -61,6 +61,7 @@ TABLES = {  # of lab/results/NAME.json
     "roformer_sim": roformer_sim_table,
     "roformer_sim pairs": ten_pairs_table,
     "speed": speed_table,
+    "speed_e5": speed_table,
 }
 
 
