@@ -258,7 +258,7 @@ def test_the_best_step_is_one_that_was_saved(train, make_corpus, opposed, capsys
     best = 4 if curve[3] >= curve[7] else 8
     assert (folder / "model.safetensors").read_bytes() == (folder / f"checkpoint-{best}/model.safetensors").read_bytes()
     assert f"step {best}, the best on validation" in capsys.readouterr().out
-    assert "the last step is kept" not in caplog.text
+    assert "--save_steps 4" in caplog.text and "the last step is kept" not in caplog.text
 
 
 @pytest.fixture

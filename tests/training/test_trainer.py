@@ -165,6 +165,7 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
             "pairs validation have other labels",
         ),
         ({"train_dataset": table().with_transform(lambda batch: batch)}, "transform.*map"),
+        ({"train_dataset": table(label=[0, 2**24 + 1])}, "16777217 in row 1"),
         ({"train_dataset": table(label=[[0], [1]])}, r"label is \[0\] in row 0"),
         ({"train_dataset": table(label=[date(2026, 1, 1)] * 2)}, "datetime.date.*in row 0"),
         (
@@ -251,9 +252,10 @@ def test_what_ones_own_functions_return_is_checked(rows, encoder, tmp_path):
         with pytest.raises(ValueError, match=message):
             trainer.train()
     assert all(weight.isfinite().all() for weight in encoder.parameters())
-    own = {"compute_metrics": lambda prediction: {"spearman": 1.0}, "eval_dataset": rows["validation"]}
-    with pytest.raises(ValueError, match="returns spearman"):
-        PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"], **own).evaluate()
+    for returned, message in ((None, "returned None"), ({"spearman": 1.0}, "returns spearman")):
+        own = {"compute_metrics": lambda prediction, value=returned: value, "eval_dataset": rows["validation"]}
+        with pytest.raises(ValueError, match=message):
+            PairTrainer(encoder, arguments(tmp_path), train_dataset=rows["train"], **own).evaluate()
     with pytest.raises(ValueError, match="max_steps 0"):
         arguments(tmp_path, max_steps=0)
     steep = {"loss": lambda scores, labels: (scores - scores.detach()).square().sum().sqrt()}  # 0, its gradient NaN

@@ -265,6 +265,11 @@ class PairTrainingArguments(RunArguments):
             self.metric_for_best_model = None
         if "no" in (self.eval_strategy, self.save_strategy):
             self.load_best_model_at_end = False
+        steps = self.eval_steps or self.logging_steps, self.save_steps
+        if self.load_best_model_at_end and self.save_strategy == self.eval_strategy == "steps" and steps[0] < steps[1]:
+            logger.warning(
+                "--eval_steps %g and --save_steps %g: the best of the saved steps is kept, not of all.", *steps
+            )
         self.data_seed = self.seed if self.data_seed is None else self.data_seed
         self.logging_nan_inf_filter = False  # a loss that is not finite stops the run
         self.remove_unused_columns, self.label_names = False, ["labels"]  # pairs are not a model's own columns

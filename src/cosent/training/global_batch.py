@@ -70,6 +70,8 @@ def metrics_of(
     if compute_metrics is None:
         return metrics
     user_metrics = compute_metrics(EvalPrediction(prediction.predictions["scores"], prediction.label_ids))
+    if not isinstance(user_metrics, Mapping):
+        raise InputError(f"compute_metrics returned {user_metrics!r}. Return a dict of numbers by name.")
     if clashes := user_metrics.keys() & {*metrics, *CURVES}:
         raise InputError(f"compute_metrics returns {min(clashes)}, the name of a metric of ours. Rename it.")
     return metrics | user_metrics

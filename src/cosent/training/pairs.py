@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 PAIR_FEATURES = datasets.Features(
     sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
 )
+TOO_LARGE = 2**24  # from here on, float32 skips whole numbers
 FEW_NEGATIVES = 0.5  # of the pairs of sentences are known as similar
 Rows: TypeAlias = datasets.Dataset
 Datasets: TypeAlias = Rows | Mapping[str, Rows]
@@ -84,11 +85,19 @@ def check_rows(rows: Any, where: str) -> Rows:
             expected = "a number: cast_column('label', Value('float32'))" if name == "label" else "text"
             raise InputError(f"{where}: {name} is {value!r} in row 0, and should be {expected}.")
         if name == "label":
-            missing = ~np.isfinite(labels_of(rows))
+            labels = labels_of(rows)
+            missing = ~np.isfinite(labels)
+            if isinstance(rows.features[name], datasets.ClassLabel):
+                missing |= labels == -1  # as the Hub marks rows without a label
+            large = abs(labels) >= TOO_LARGE
+            if large.any() and pa.types.is_integer(rows.data.schema.field("label").type):
+                row = int(large.argmax())
+                raise InputError(
+                    f"{where}: label is {rows[row]['label']} in row {row}, and float32 holds each whole number below "
+                    f"{TOO_LARGE:,} only. Scale the labels."
+                )
         else:
             missing = pc.is_null(rows.with_format("arrow")[name][:]).to_numpy()
-        if isinstance(rows.features[name], datasets.ClassLabel):
-            missing |= labels_of(rows) == -1  # as the Hub marks rows without a label
         if missing.any():
             raise InputError(
                 f"{where}: {name} is missing or not finite in row {int(missing.argmax())}. Filter such rows out."
@@ -202,7 +211,7 @@ def warn_without_dropout(encoder: TextModel) -> None:
         logger.warning(
             "This %s has no dropout, so a sentence read twice has the same vector twice. Add --dropout 0.1 (or, with "
             "--use_peft, --lora_dropout 0.1).",
-            encoder.backbone.config.model_type,
+            config.model_type,
         )
 
 
