@@ -8,8 +8,9 @@
 `train` mines the nearest lines of every line by the teacher. A batch is 16 lines with 7 neighbours each, since random
 lines would teach topics; its loss is the Kullback-Leibler divergence of the student's softmax over the other lines from
 the teacher's, of centred cosines, plus the squared distance of the teacher's unit vectors from a linear map of the
-student's, which is dropped afterwards. Every second step is in-batch CoSENT on labels, each batch from one corpus, as
-recipes/bi_encoder/similar.yaml has it. Lines: 60,000 random ones of training splits and of plain text, none of a
+student's, which is dropped afterwards. Of `--period` steps, one is such a batch; the others are in-batch CoSENT on
+labels, each batch from one corpus, as recipes/bi_encoder/similar.yaml has it. Several `--vectors` are teachers whose
+cosines are averaged. Lines: 60,000 random ones of training splits and of plain text, none of a
 validation or test split. `measure` scores on test, on unseen questions, and on LCQMC retrieval.
 """
 
@@ -50,11 +51,14 @@ WEIGHTS = {"lcqmc": 6.0, "atec": 3.0, "bq": 2.5, "stsb": 1.0, "nli": 1.0}  # sha
 TESTS, VALIDATED = ("atec", "bq", "lcqmc", "pawsx", "stsb"), 1000  # corpora, and pairs of their validation splits
 
 
-def read_vectors(file: str) -> np.ndarray:
-    """Vectors of the teacher, centred and of length 1: what all lines have in common says nothing."""
-    vectors = np.load(file).astype(np.float32)
-    vectors -= vectors.mean(0)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def read_vectors(files: list[str]) -> np.ndarray:
+    """Vectors whose cosines are the mean of the teachers', each centred: what all lines have in common says nothing."""
+    teachers = []
+    for file in files:
+        vectors = np.load(file).astype(np.float32)
+        vectors -= vectors.mean(0)
+        teachers.append(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    return np.hstack(teachers) / np.float32(np.sqrt(len(teachers)))
 
 
 def mined(vectors: np.ndarray) -> np.ndarray:
@@ -114,13 +118,13 @@ def train(args: argparse.Namespace) -> None:
     for step in range(1, args.steps + 1):
         encoder.train()
         with torch.autocast("cpu", torch.bfloat16):
-            if step % 2:
+            if step % args.period == 0:
                 numbers = next(teaching)
                 embeddings = encoder(**pad([ids[number] for number in numbers], encoder.tokenizer.pad_token_id))
             else:
                 batch = next(labelled)
                 embeddings = encoder(batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1))
-        if step % 2:
+        if step % args.period == 0:
             loss = teaching_loss(embeddings, torch.from_numpy(vectors[numbers]), head)
         else:
             pairs = embeddings.float().unflatten(0, (-1, 2))
@@ -183,8 +187,14 @@ def main() -> None:
     student.set_defaults(job=train)
     student.add_argument("start", help="shipped encoder or folder")
     student.add_argument("--lines", required=True, help="file of sentences, one a line")
-    student.add_argument("--vectors", required=True, help="their vectors by the teacher (.npy)")
-    for flag, kind, default in (("steps", int, 1200), ("every", int, 400), ("rate", float, 3e-4), ("seed", int, 1)):
+    student.add_argument("--vectors", nargs="+", required=True, help="their vectors by one or several teachers (.npy)")
+    for flag, kind, default in (
+        ("steps", int, 1200),
+        ("period", int, 2),
+        ("every", int, 400),
+        ("rate", float, 3e-4),
+        ("seed", int, 1),
+    ):
         student.add_argument(f"--{flag}", type=kind, default=default)
     student.add_argument("--output", required=True, help="folder to write")
     table = jobs.add_parser("measure")
