@@ -22,8 +22,7 @@ def dataset_of(folder: Path, split: str):
 
 def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
     """Suitable loss for the train split; None if no loss could learn from the labels."""
-    from cosent.data.corpus import labels_of
-    from cosent.data.groups import sentence_groups, share_of_known_similar, similar
+    from cosent.data.corpus import labels_of, sentence_groups, share_of_known_similar, similar
 
     rows, least = dataset_of(folder, "train"), manifest.similar_from
     labels = labels_of(rows)

@@ -95,7 +95,7 @@ def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> tuple[np.n
         unit: what makes a group: equal pairs (`pair`), those of a `query`, or all that share sentences, also through
             other pairs (`sentence`); sentences with one `text_key` count as equal.
     """
-    from cosent.data.groups import components
+    from cosent.data.corpus import components
 
     pair = rows.groupby(["low", "high"], sort=False).ngroup()
     keys, sentences = np.unique(rows[["first_key", "second_key"]], return_inverse=True)

@@ -28,7 +28,7 @@ from cosent.evaluation.similarity import principal_directions
 from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import OutputFolder
 from cosent.losses.cosent import cosent_loss
-from cosent.models.auto import load_bi_encoder
+from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
 from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel

@@ -26,17 +26,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from cosent.data.collators import PairCollator, pad
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import NO_PREFIXES
+from cosent.data.pairs import NO_PREFIXES, CorpusSampler, PairCollator, pad
 from cosent.data.retrieval import retrieval_task
-from cosent.data.samplers import CorpusSampler
 from cosent.errors import messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.evaluation.retrieval import retrieval_metrics
 from cosent.losses import find_loss
 from cosent.losses.in_batch import cosent_in_batch_loss
-from cosent.models.auto import load_bi_encoder
+from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.search.neighbours import nearest
 from cosent.training.objective import build_objective

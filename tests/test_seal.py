@@ -8,7 +8,7 @@ import pytest
 
 from cosent.encoders import SHIPPED, local
 from cosent.errors import InputError
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decision import decision_rules
 from cosent.seal import SEAL, faults, model_files, sealed_files

@@ -20,7 +20,7 @@ from cosent.comparing.results import Result
 from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.evaluation.significance import difference, independent, mean_of_ranks, resampled_spearman, spearman
-from cosent.models.auto import load_bi_encoder
+from cosent.models import load_bi_encoder
 from cosent.record import shortened
 from lab.benchmarks.common import save
 from lab.claims.measures import UNTRAINED, of_row, study_of

@@ -20,7 +20,7 @@ from cosent.encoders import SHIPPED, local
 from cosent.errors import messages_for_users
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.jobs.evaluate import EvaluateArguments, measure_pairs
-from cosent.models.auto import load_bi_encoder
+from cosent.models import load_bi_encoder
 from cosent.record import shortened
 from cosent.seal import model_files, sealed_files
 from lab.benchmarks.common import save

@@ -19,7 +19,7 @@ from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.evaluation.retrieval import Relevance, tied_metrics, tied_ranks
-from cosent.models.auto import load_bi_encoder
+from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from lab.benchmarks.common import save
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cosent.comparing.document import Cell, markdown_table
 from cosent.errors import messages_for_users
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.decision import rule_for
 from cosent.record import shortened
 from lab.benchmarks.common import save

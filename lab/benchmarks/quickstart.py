@@ -15,7 +15,7 @@ from cosent.comparing.document import Cell, markdown_table
 from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.record import read_record, shortened
 
 PAIRS = "recipes/demo/pairs_8541.tsv"

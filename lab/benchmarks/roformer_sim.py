@@ -37,7 +37,7 @@ from cosent.evaluation.metrics import correlations
 from cosent.evaluation.significance import spearman
 from cosent.evaluation.similarity import character_overlap
 from cosent.jobs import distill, train
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.decoding import Sampling, write_targets
 from cosent.models.student import Student
 from cosent.record import RunRecord, shortened
@@ -128,7 +128,7 @@ def written(folder: str) -> dict[str, float]:
     """
     student = Student.from_pretrained(folder).eval()
     texts = random_subset(load_corpus("lcqmc").split("test"), SOURCES, "", 1)["sentence1"][:]
-    samples = write_targets(student, student.tokenize_sources(texts, [], []), Sampling(num_samples=SAMPLES))
+    samples = write_targets(student, student.token_ids(texts), Sampling(num_samples=SAMPLES))
     others = [
         {student.tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") for ids in group} - {text}
         for text, group in zip(texts, samples, strict=True)

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from cosent.comparing.results import Arrays, Study, read_results
-from cosent.data.corpus import load_corpus
-from cosent.data.groups import pair_groups
+from cosent.data.corpus import load_corpus, pair_groups
 from cosent.errors import messages_for_users
 from cosent.evaluation.similarity import character_overlap
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from lab import RESULTS
 
 FILE = RESULTS / "test_rows.npz"

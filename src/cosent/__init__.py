@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosent.data.labels import Labels as Labels
-    from cosent.models.auto import load_model as load_model
+    from cosent.models import load_model as load_model
     from cosent.models.bi_encoder import SentenceEncoder as SentenceEncoder
     from cosent.models.cross_encoder import CrossEncoder as CrossEncoder
     from cosent.models.decision import decision_rules as decision_rules
@@ -38,7 +38,7 @@ HOMES = {
     "StudentTrainer": "cosent.training.student",
     "StudentTrainingArguments": "cosent.training.arguments",
     "decision_rules": "cosent.models.decision",
-    "load_model": "cosent.models.auto",
+    "load_model": "cosent.models",
 }
 
 

@@ -5,8 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cosent.data.corpus import leaks, load_corpus, random_subset, unknown_characters
-from cosent.data.groups import pair_groups, sentence_groups
+from cosent.data.corpus import leaks, load_corpus, pair_groups, random_subset, sentence_groups, unknown_characters
 from cosent.data.pairs import PairDataset
 from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError

@@ -3,7 +3,6 @@
 import shlex
 
 import pytest
-import torch
 
 from cosent.cli import module_of
 from cosent.data.writers import table_writer
@@ -28,7 +27,6 @@ TRAIN = [
     ("--features u", "--features .*--loss sbert"),
     ("--bf16_full_eval true", "--bf16_full_eval"),
     ("--lora_r 4", "--lora_r .*--use_peft true"),
-    ("--load_in_4bit true", "--use_peft true"),
     ("--use_peft true --lora_target_modules query valeu", "--lora_target_modules valeu"),
     ("--use_peft true --lora_r 0", "--lora_r and --lora_alpha must be positive"),
     ("--max_length 0", "max_length"),
@@ -94,8 +92,6 @@ TRAIN = [
     ("--corpus {corpus}", "has no train split, only test"),
     ("--corpus {grades_corpus} --loss sbert", "one of 2 classes .*--sbert_classes 3"),
 ]
-if not torch.cuda.is_available():
-    TRAIN.append(("--load_in_4bit true --use_peft true", "needs a CUDA device and bitsandbytes"))
 OTHERS = [
     ("distill", "--limit_train 0", "--limit_train .* 0"),
     ("distill", "--metric_for_best_model map", "--metric_for_best_model map"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cosent.jobs.verify import VerifyArguments, main
-from cosent.models.auto import load_model
+from cosent.models import load_model
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from cosent.errors import InputError
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from cosent.models.folder import read_json, write_json
 from tests.support.families import LETTERS, save_family

@@ -8,8 +8,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import processors
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from cosent.data.collators import JoinedPairCollator
-from cosent.data.pairs import tokenize_joined
+from cosent.data.pairs import JoinedPairCollator, tokenize_joined
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder

@@ -100,7 +100,7 @@ def full_logits(student: Student, source: list[int], target: list[int]) -> torch
 
 def test_cached_logits_are_those_of_a_full_forward(student):
     """Fails if left padding, the cache, segment ids or positions of a step differ from what training saw."""
-    sources = student.tokenize_sources(TEXTS, [], [])
+    sources = student.token_ids(TEXTS)
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(110, 4000, (len(sources), 12), generator=generator)
     with torch.no_grad():
@@ -149,7 +149,7 @@ def test_samples_are_those_of_the_naive_loop(terse, monkeypatch, room):
     with torch.no_grad():
         terse.head.predictions.bias[terse.tokenizer.sep_token_id] -= 2.5
     sampling = Sampling(num_samples=8, top_p=0.9, top_k=20, temperature=0.8, max_length=8, seed=3)
-    sources = terse.tokenize_sources(TEXTS, [], [])
+    sources = terse.token_ids(TEXTS)
     expected = [naive(terse, source, sampling) for source in sources]
     assert write_targets(terse, sources, sampling) == expected
     ended = [len(target) for targets in expected for target in targets]
@@ -166,7 +166,7 @@ def test_a_prefix_is_computed_once(terse, monkeypatch):
 
     monkeypatch.setattr(decoding, "next_states", counting)
     sampling = Sampling(num_samples=200, top_k=8, max_length=64)
-    written = write_targets(terse, terse.tokenize_sources(TEXTS, [], []), sampling)
+    written = write_targets(terse, terse.token_ids(TEXTS), sampling)
     assert [len(group) for group in written] == [200] * len(TEXTS)  # all have come to an end
     targets = [(source, target) for source, group in enumerate(written) for target in group]
     prefixes = {(source, *target[:length]) for source, target in targets for length in range(1, len(target) + 1)}
@@ -201,19 +201,6 @@ def test_what_is_returned(terse):
     assert set(banned.nonzero().flatten().tolist()) == {*special, vocabulary, vocabulary + 1}
 
 
-def test_masked_strings_are_not_seen(student):
-    """Fails if a masked string still shapes what is written, or masking loses the tokens around it."""
-    one = student.tokenize_sources(["推荐红车给我"], [], ["红车"])
-    assert one == student.tokenize_sources(["推荐绿树给我"], [], ["绿树"])
-    tokens = student.tokenizer.convert_ids_to_tokens(one[0])
-    assert tokens == ["[CLS]", "推", "荐", "[MASK]", "[MASK]", "给", "我", "[SEP]"]
-    several = student.tokenize_sources(["用K和M的微信S好吗"], [], ["微信", "S", "信"])
-    tokens = student.tokenizer.convert_ids_to_tokens(several[0])
-    assert tokens[5:] == ["的", *["[MASK]"] * 3, "好", "吗", "[SEP]"]
-    with pytest.raises(InputError, match="does not contain '蓝'"):
-        student.similar_sentences(["红车"], mask_tokens=["蓝"])
-
-
 def test_options_that_make_no_sense(student):
     """Fails if a wrong value ends in a stack trace or is ignored."""
     for options, message in (
@@ -221,7 +208,6 @@ def test_options_that_make_no_sense(student):
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"num_samples": 0}, "num_samples=0"),
         ({"max_length": 127}, "need 130 positions"),
-        ({"keep_tokens": ["车"]}, "does not contain '车'"),
         ({"keep": 0}, "keep must be at least 1"),
     ):
         with pytest.raises(InputError, match=message):
@@ -230,18 +216,16 @@ def test_options_that_make_no_sense(student):
 
 def test_ranking_by_hand():
     """Fails if candidates are scored against another text, cut before sorting, the source comes back in other spacing,
-    case or punctuation, a required string lacks, or Latin words run together."""
+    case or punctuation, or Latin words run together."""
     vectors = {"a": [1, 0], "b": [0, 1], "p": [0.6, 0.8], "q": [0.8, 0.6], "r": [1, 0]}
 
     class Encoder:
         def encode(self, sentences, normalize_embeddings):
             return np.array([vectors[sentence] for sentence in sentences], dtype=np.float32)
 
-    ranked = rank_candidates(Encoder(), ["a", "b"], [["p", "q", "r", "q"], ["q", "p"]], 2, [])
+    ranked = rank_candidates(Encoder(), ["a", "b"], [["p", "q", "r", "q"], ["q", "p"]], 2)
     assert [[sentence for sentence, _ in group] for group in ranked] == [["r", "q"], ["p", "q"]]
     np.testing.assert_allclose([score for group in ranked for _, score in group], [1, 0.8, 0.8, 0.6], rtol=1e-6)
     samples = ["我 用 wifi 上 网", "我 用 WiFi 上 网", "", "怎 么 上 网", "怎 么 上 网 ？", "？", "上 网 用 wifi 吗"]
-    assert distinct("怎么上网", samples, []) == ["我用wifi上网", "上网用wifi吗"]
-    assert distinct("怎么上网", samples, ["我用"]) == ["我用wifi上网"]
-    assert distinct("怎么上网", ["网 速 3.5 兆", "网 速 35 兆"], ["3.5"]) == ["网速3.5兆"]
+    assert distinct("怎么上网", samples) == ["我用wifi上网", "上网用wifi吗"]
     assert remove_token_spaces(" 苹 果 iphone 13 pro 多 少 钱 ? ") == "苹果iphone 13 pro多少钱?"

@@ -1,10 +1,10 @@
-"""Models handed to other libraries: the keywords and objects of sentence-transformers."""
+"""Models handed to other libraries: the keywords of sentence-transformers."""
 
 import datasets
 import numpy as np
 import pytest
 import torch
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import paraphrase_mining
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
@@ -21,22 +21,22 @@ def encoder(tiny_bi):
 
 
 @pytest.fixture(scope="module")
+def theirs(tiny_bi):
+    """The same folder as sentence-transformers loads it."""
+    return SentenceTransformer(str(tiny_bi), device="cpu")
+
+
+@pytest.fixture(scope="module")
 def cross(tiny_cross):
     return CrossEncoder.from_pretrained(str(tiny_cross))
 
 
 def test_encode_takes_what_other_libraries_pass(encoder):
-    """Fails if `encode` of a single string, a tensor or shortened vectors differs from rows of the plain array."""
+    """Fails if `encode` of a single string or as a tensor differs from rows of the plain array."""
     plain = encoder.encode(TEXTS)
     np.testing.assert_allclose(encoder.encode(TEXTS[0]), plain[0], atol=1e-6)
-    options = {"show_progress_bar": None, "convert_to_numpy": True, "precision": "float32", "device": "cpu"}
-    np.testing.assert_array_equal(encoder.encode(TEXTS, **options), plain)
+    np.testing.assert_array_equal(encoder.encode(TEXTS, show_progress_bar=None, convert_to_numpy=True), plain)
     np.testing.assert_array_equal(encoder.encode(TEXTS, convert_to_tensor=True), torch.from_numpy(plain))
-    short = encoder.encode(TEXTS, truncate_dim=8, normalize_embeddings=True)
-    expected = plain[:, :8] / np.linalg.norm(plain[:, :8], axis=1, keepdims=True)
-    np.testing.assert_allclose(short, expected, atol=1e-6)
-    with pytest.raises(ValueError, match="precision"):
-        encoder.encode(TEXTS, precision="int8")
 
 
 def test_paraphrase_mining_takes_the_encoder_itself(encoder):
@@ -54,26 +54,12 @@ def test_queries_and_documents_have_their_prompts(tiny_bi):
     np.testing.assert_array_equal(encoder.encode_query(TEXTS, prompt=""), encoder.encode(TEXTS, prompt=""))
 
 
-def test_the_library_object_gives_the_same_numbers(encoder, cross):
-    """Fails if BERTopic, KeyBERT, mteb or an evaluator would be given another model than the one in memory."""
-    theirs = encoder.as_sentence_transformer()
-    np.testing.assert_allclose(theirs.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
-    pairs = list(zip(TEXTS, TEXTS[1:], strict=False))
-    np.testing.assert_allclose(cross.as_sentence_transformer().predict(pairs), cross.predict(pairs), atol=1e-5)
-    columns = [list(column) for column in zip(*pairs, strict=True)]
-    measured = EmbeddingSimilarityEvaluator(*columns, [0.0, 1.0, 0.5])(theirs)
-    assert measured["pearson_cosine"] == pytest.approx(
-        np.corrcoef(encoder.similarity(*columns), [0, 1, 0.5])[0, 1], abs=1e-5
-    )
-
-
 def test_predict_and_rank_are_similarity_in_another_form(cross):
     """Fails if a reranker's scores depend on the method that asks for them, or its best document is not the first."""
     scores = cross.similarity(["怎么还款"] * len(TEXTS), TEXTS)
     pairs = [("怎么还款", text) for text in TEXTS]
     np.testing.assert_array_equal(cross.predict(pairs), scores)
     assert cross.predict(pairs[1]) == pytest.approx(float(scores[1]), abs=1e-6)
-    np.testing.assert_allclose(cross.predict(pairs, activation_fn=torch.sigmoid), 1 / (1 + np.exp(-scores)), atol=1e-6)
     ranked = cross.rank("怎么还款", TEXTS, top_k=3, return_documents=True)
     best = np.argsort(-scores, kind="stable")[:3]
     assert [one["corpus_id"] for one in ranked] == list(best)
@@ -83,9 +69,9 @@ def test_predict_and_rank_are_similarity_in_another_form(cross):
 
 
 @pytest.mark.matrix
-def test_keybert_and_bertopic_embed_with_the_model_in_memory(encoder):
+def test_keybert_and_bertopic_embed_with_the_saved_model(encoder, theirs):
     """Fails if they fall back to a model of theirs, which they would download."""
-    theirs, plain = encoder.as_sentence_transformer(), encoder.encode(TEXTS)
+    plain = encoder.encode(TEXTS)
     keybert = pytest.importorskip("keybert").KeyBERT(model=theirs)
     np.testing.assert_allclose(keybert.model.embed(TEXTS), plain, atol=1e-5)
     ((word, _), *_) = keybert.extract_keywords("怎么还款 今天天气很好 如何还款", top_n=1)
@@ -108,12 +94,12 @@ def test_chroma_finds_with_the_model_in_memory(encoder):
 
 
 @pytest.mark.matrix
-def test_mteb_scores_the_model_in_memory(encoder):
-    """Fails if mteb's figures of the object are not those of its cosines."""
+def test_mteb_scores_the_saved_model(encoder, theirs):
+    """Fails if mteb's figures of a folder are not those of its cosines."""
     mteb = pytest.importorskip("mteb")
     task, gold = mteb.get_task("STSB"), [0.0, 1.0, 0.5]
     rows = {"sentence1": TEXTS[:3], "sentence2": TEXTS[1:], "score": gold}
     task.dataset, task.data_loaded = dict.fromkeys(("validation", "test"), datasets.Dataset.from_dict(rows)), True
-    (result,) = mteb.evaluate(encoder.as_sentence_transformer(), task, cache=None).task_results
+    (result,) = mteb.evaluate(theirs, task, cache=None).task_results
     expected = np.corrcoef(encoder.similarity(TEXTS[:3], TEXTS[1:]), gold)[0, 1]
     assert result.scores["test"][0]["cosine_pearson"] == pytest.approx(expected, abs=1e-5)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
 from cosent.errors import InputError, once
-from cosent.models.auto import load_bi_encoder, load_model
+from cosent.models import load_bi_encoder, load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.sentence_bert import BiEncoder

@@ -12,8 +12,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from cosent.errors import InputError
-from cosent.models import lora
-from cosent.models.auto import load_model
+from cosent.models import load_model, lora
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.sentence_bert import BiEncoder

@@ -8,8 +8,7 @@ import torch
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from cosent.data.collators import PairCollator
-from cosent.data.pairs import tokenize_apart
+from cosent.data.pairs import PairCollator, tokenize_apart
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder

@@ -7,7 +7,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.errors import InputError
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import keep_layers
 from cosent.models.student import Student

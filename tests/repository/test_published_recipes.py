@@ -13,7 +13,7 @@ from cosent.cli import arguments_of
 from cosent.evaluation.significance import spearman
 from cosent.flags import parse
 from cosent.jobs import evaluate
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.cross_encoder import CrossEncoder
 from tests.support import published
 

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from cosent import decision_rules
 from cosent.data.manifest import Manifest
 from cosent.encoders import resolve
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.record import lineage, read_record, terms_of, trained_on_pairs
 from cosent.training.card import CARD_NAME, base_model, card_text
 

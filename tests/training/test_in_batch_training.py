@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cosent.data.collators import PairCollator
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import NO_PREFIXES
+from cosent.data.pairs import NO_PREFIXES, PairCollator
 from cosent.errors import InputError
 from cosent.flags import parse
 from cosent.jobs.train import main

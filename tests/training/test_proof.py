@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from cosent.errors import InputError
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.training.proof import PROVEN_TEXTS, FolderProof

@@ -14,7 +14,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from cosent import cli
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.layout import KeptSettings
 from cosent.models.modules import Dense, Normalize

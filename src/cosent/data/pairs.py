@@ -1,4 +1,4 @@
-"""Pairs as a model reads them: rows, tokens in memory-mapped Arrow, and padded batches.
+"""Pairs as a model reads them: tokens in memory-mapped Arrow, drawn by corpus, in padded batches.
 
 A bi-encoder reads the two sentences of a pair separately (`PairDataset`, batches of shape `(batch, 2, tokens)`), a
 cross-encoder reads them joined in one sequence (`JoinedPairDataset`, `(batch, tokens)`).
@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from cosent.compute.state import run_tokenizer
 from cosent.data.corpus import labels_of
 from cosent.data.manifest import COLUMNS
 from cosent.data.tokens import read_pairs
+from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 Prefixes = tuple[str, str]  # prompts in front of the first and the second sentence of a pair
 NO_PREFIXES: Prefixes = ("", "")
+LONGEST_EPOCH = 100  # times the steps that read every corpus once
 
 
 def tokenize_apart(batch: dict, tokenizer, max_length: int, prefixes: Prefixes = NO_PREFIXES) -> dict[str, list]:
@@ -165,3 +169,134 @@ def column_view(column) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """
     column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return (column.values.to_numpy(), column.offsets.to_numpy()) if hasattr(column, "offsets") else column.to_numpy()
+
+
+class CorpusSampler(torch.utils.data.Sampler[int]):
+    """Draws from several corpora in turn, one corpus per batch, so that labels of different kinds are never compared.
+
+    An epoch ends when every row of every corpus has been visited: the corpus that is longest for its weight is read
+    once, the others start over in a new order. Row numbers run through the corpora in order, as in `ConcatDataset`.
+
+    Args:
+        lengths: rows of each corpus.
+        block: rows that must come from one corpus: the global batch, over all devices and accumulation steps.
+        seed: seed of the order; `set_epoch` changes it from epoch to epoch.
+        weights: share of the blocks of each corpus, up to a common factor; default: equal shares.
+    """
+
+    def __init__(self, lengths: list[int], block: int, seed: int, weights: list[float] | None = None):
+        self.lengths = lengths
+        self.block = block
+        self.seed = seed
+        self.turns = turns([-(-length // block) for length in lengths], weights or [1.0] * len(lengths))
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.turns) * self.block
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng((self.seed, self.epoch))
+        offsets = np.cumsum([0, *self.lengths[:-1]])
+        streams = [endless(length, offset, generator) for length, offset in zip(self.lengths, offsets, strict=True)]
+        for corpus in self.turns:
+            yield from islice(streams[corpus], self.block)
+
+
+def turns(blocks: list[int], weights: list[float]) -> list[int]:
+    """Assigns blocks to corpora until each corpus has been read in full.
+
+    The next block goes to the corpus that is furthest behind its share: weights 2, 1 result in 0, 1, 0, 0, 1, 0, ...
+    """
+    shares = np.array(weights) / sum(weights)
+    total = float((blocks / shares).max())
+    if total > LONGEST_EPOCH * sum(blocks):
+        raise InputError(
+            f"--corpus_weights {' '.join(f'{weight:g}' for weight in weights)}: reading every corpus once takes "
+            f"{total:,.0f} steps in these shares, and {sum(blocks):,} without. Give weights closer together, or leave "
+            "corpora of small weights out."
+        )
+    counts = np.zeros(len(blocks), dtype=int)
+    order: list[int] = []
+    while (counts < blocks).any():
+        order.append(int(np.argmax(shares * (len(order) + 1) - counts)))
+        counts[order[-1]] += 1
+    return order
+
+
+def endless(length: int, offset: int, generator: np.random.Generator) -> Iterator[int]:
+    """Row numbers `offset .. offset + length - 1` in random order, again and again."""
+    while True:
+        yield from (offset + generator.permutation(length)).tolist()
+
+
+@dataclass
+class PairCollator:
+    """Pads pairs on the right to the longest sentence of the batch.
+
+    Example, with `pad_token_id` 0 and one pair of 2 and 3 tokens::
+
+        PairCollator(0)([([2, 3], [2, 7, 3], {"labels": 1.0})])
+        {"input_ids":      [[[2, 3, 0], [2, 7, 3]]],    # (batch, 2, tokens), int64
+         "attention_mask": [[[1, 1, 0], [1, 1, 1]]],    # (batch, 2, tokens), int64
+         "labels":         [1.0]}                       # (batch,), float32
+
+    Further targets are added by their names, `groups` as int64 of shape (batch, 2).
+    """
+
+    pad_token_id: int
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer) -> PairCollator:
+        return cls(tokenizer.pad_token_id)
+
+    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
+        padded = pad([ids for first, second, *_ in pairs for ids in (first, second)], self.pad_token_id)
+        batch = {name: tensor.view(len(pairs), 2, -1) for name, tensor in padded.items()}
+        return batch | collated_targets(pairs)
+
+
+@dataclass
+class JoinedPairCollator:
+    """Pads joined pairs on the right to the longest of the batch, and numbers their segments where a model wants it.
+
+    Example, with `pad_token_id` 0, segments, and pairs of 2 + 2 and 2 + 1 tokens::
+
+        JoinedPairCollator(0, True)([([2, 3, 7, 3], 2, {"labels": 1.0}), ([2, 3, 3], 2, {"labels": 0.0})])
+        {"input_ids":      [[2, 3, 7, 3], [2, 3, 3, 0]],    # (batch, tokens), int64
+         "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],    # (batch, tokens), int64
+         "token_type_ids": [[0, 0, 1, 1], [0, 0, 1, 0]],    # (batch, tokens), int64; absent without segments
+         "labels":         [1.0, 0.0]}                      # (batch,), float32
+    """
+
+    pad_token_id: int
+    segments: bool
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer) -> JoinedPairCollator:
+        return cls(tokenizer.pad_token_id, "token_type_ids" in tokenizer.model_input_names)
+
+    def __call__(self, pairs: list[tuple]) -> dict[str, torch.Tensor]:
+        batch = pad([ids for ids, *_ in pairs], self.pad_token_id)
+        if self.segments:
+            first_tokens = torch.tensor([int(first) for _, first, *_ in pairs])[:, None]
+            is_second = torch.arange(batch["input_ids"].shape[1]) >= first_tokens
+            batch["token_type_ids"] = is_second * batch["attention_mask"]
+        return batch | collated_targets(pairs)
+
+
+def collated_targets(pairs: list[tuple]) -> dict[str, torch.Tensor]:
+    """The targets of pairs by name, `(batch, ...)` each; floats become float32."""
+    columns = {name: torch.from_numpy(np.stack([pair[2][name] for pair in pairs])) for name in pairs[0][2]}
+    return {name: column.float() if column.is_floating_point() else column for name, column in columns.items()}
+
+
+def pad(sequences: list[np.ndarray] | list[list[int]], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """`input_ids` and `attention_mask` of shape `(sequences, longest)`, int64, padded on the right."""
+    lengths = np.array([len(ids) for ids in sequences])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    input_ids = np.full(mask.shape, pad_token_id, dtype=np.int64)
+    input_ids[mask] = np.concatenate(sequences)
+    return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}

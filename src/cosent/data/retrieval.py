@@ -71,7 +71,7 @@ def retrieval_task(rows, labels: Labels, where: str, from_label: float | None = 
         where: the rows, in words.
         from_label: least label of similar sentences, above 0; default: `Labels.similar_from`.
     """
-    from cosent.data.groups import similar
+    from cosent.data.corpus import similar
 
     grades, least = labels_of(rows), labels.similar_from if from_label is None else from_label
     place: dict[str, int] = {}

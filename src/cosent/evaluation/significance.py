@@ -82,7 +82,7 @@ def resampled_spearman(
     """Spearman correlations of several runs `(runs, rows)` on the same resamples of their rows: `(resamples, runs)`.
 
     Each resample draws as many groups as there are, with replacement; `groups` `(rows,)` are numbers from 0, see
-    `data.groups.pair_groups`, None: each row is one. The same seed and groups draw the same rows. NaN in a resample
+    `data.corpus.pair_groups`, None: each row is one. The same seed and groups draw the same rows. NaN in a resample
     whose labels or scores are all equal.
     """
     scores, labels = np.atleast_2d(scores), np.asarray(labels)

@@ -59,7 +59,7 @@ def choose_device(device: str | None, int8: bool = False) -> str:
 def open_model(source: ModelSource, bi_encoder: bool = False):
     """The model of `--model` on its device, in evaluation mode; `bi_encoder` refuses a cross-encoder."""
     resolve(source.model)  # before imports that take seconds
-    from cosent.models.auto import load_bi_encoder, load_model
+    from cosent.models import load_bi_encoder, load_model
     from cosent.models.embedding import quantized
 
     device = choose_device(source.device, source.int8)

@@ -44,7 +44,7 @@ def main(args: EncodeArguments) -> None:
 
         from cosent.compute.distributed import rank, wait_for_everyone
         from cosent.data.pairs import warn_truncated
-        from cosent.models.auto import load_bi_encoder
+        from cosent.models import load_bi_encoder
         from cosent.models.cache import fingerprint
         from cosent.models.embedding import quantized
         from cosent.search.vectors import VectorManifest, encode_file

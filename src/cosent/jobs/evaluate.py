@@ -259,8 +259,7 @@ def differences(first: Measured, second: Measured, rows) -> Gaps:
 
     Pairs that share a sentence are drawn together; None where too few pairs are separate.
     """
-    from cosent.data.corpus import labels_of
-    from cosent.data.groups import pair_groups
+    from cosent.data.corpus import labels_of, pair_groups
     from cosent.evaluation.significance import paired_means, paired_spearman
 
     gaps: Gaps = {}

@@ -50,8 +50,7 @@ def main(args: ExportArguments) -> None:
             raise InputError("--int8 changes the scores. Add --corpus: its labelled pairs show by how much.")
         resolve(args.model)  # before imports that take seconds
         from cosent.data.corpus import load_corpus
-        from cosent.models import onnx_reader
-        from cosent.models.auto import load_bi_encoder, load_model
+        from cosent.models import load_bi_encoder, load_model, onnx_reader
         from cosent.models.decision import decision_rules, rule_for, write_rules
         from cosent.models.lookup import LookupModel
         from cosent.models.onnx import write_onnx

@@ -78,7 +78,7 @@ def main(args: GenerateArguments) -> None:
 
 def ranked(texts: list[str], candidates: list[list[str]], device, most: int) -> list[list[tuple[str, float]]]:
     """The `most` candidates of each text without repeated characters, by falling cosine of `RANKER`, with it."""
-    from cosent.models.auto import load_bi_encoder
+    from cosent.models import load_bi_encoder
 
     ranker = load_bi_encoder(RANKER).to(device).eval()
     ranking = []

@@ -47,7 +47,7 @@ def verify(path: Path) -> list[str]:
         raise InputError(f"{path}: {'; '.join(damages)}. Copy it again.")
     check(path)
     if is_model and not (path / "export.json").is_file():  # of ONNX: a graph instead of weights
-        from cosent.models.auto import load_model
+        from cosent.models import load_model
 
         load_model(str(path))
     names = sorted(file.relative_to(path).as_posix() for file in model_files(path))

@@ -2,7 +2,7 @@
 
 `embeddings` (`torch.Tensor` of shape `(batch, 2, hidden)`) are those of B pairs, `labels` (shape `(batch,)`) lie in
 0..1 and rise with similarity, `groups` (int64 of shape `(batch, 2)`) say which sentences are known to be similar: equal
-numbers, equal or similar sentences, see `data.groups`. The first sentence of a pair and the second one of another pair
+numbers, equal or similar sentences, see `data.corpus`. The first sentence of a pair and the second one of another pair
 are an in-batch negative if their groups differ. Half precision is computed in float32; without negatives, or without
 the pairs that a loss compares with them, the loss and its gradient are exactly 0. Time and memory are O(batch^2).
 `scale` is the inverse temperature.

@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import normalize
 from tqdm.auto import tqdm
 
 from cosent.compute.packed_backbone import packed_forward, plain_forward
@@ -71,7 +70,6 @@ class SentenceEncoder(TextModel):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        quantization_config=None,
         device: str | torch.device | None = None,
     ) -> Self:
         """Loads a backbone, or a folder that this class or sentence-transformers wrote, in float32; see `TextModel`.
@@ -86,8 +84,7 @@ class SentenceEncoder(TextModel):
                 "cross_encoder, load it by load_model, or name a bi-encoder."
             )
         with missing_models(model_name_or_path):
-            changes = {"quantization_config": quantization_config} | dropout_changes(path, dropout)
-            model, unused = cls.load_transformer(path, seed, changes)
+            model, unused = cls.load_transformer(path, seed, dropout_changes(path, dropout))
             tokenizer = load_tokenizer(path, model)
             pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, cls.default_pooling)
             check_architecture(model.base_model, tokenizer, pool.mode)
@@ -109,8 +106,6 @@ class SentenceEncoder(TextModel):
     @classmethod
     def load_transformer(cls, path: str, seed: int, changes: dict[str, Any]) -> tuple[nn.Module, dict]:
         """The transformers model of a folder, and the weights that nothing here reads."""
-        if changes["quantization_config"] is not None:
-            changes["quantization_config"].llm_int8_skip_modules = ["^pooler"]  # saved as it is, see `load_backbone`
         return load_backbone(path, seed, **changes)
 
     def truncate(self, dim: int, sentences: Sequence[str] | None = None) -> None:
@@ -163,9 +158,6 @@ class SentenceEncoder(TextModel):
         *,
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: str | torch.device | None = None,
-        truncate_dim: int | None = None,
-        precision: str | None = "float32",
     ) -> Any:
         """Embeds sentences in evaluation mode, duplicates once; warns about sentences longer than `max_length`.
 
@@ -177,26 +169,15 @@ class SentenceEncoder(TextModel):
             prompt, prompt_name, batch_size: as in `similarity`, with one prompt.
             convert_to_tensor: return a tensor on the model's device instead of an array. `convert_to_numpy` is accepted
                 and changes nothing: False alone would mean a list of tensors.
-            device: move the model there first.
-            truncate_dim: keep the first numbers of each vector; `truncate` does so for good.
-            precision: float32 is the only one.
 
         Returns:
             float32 array or tensor of shape `(len(sentences), hidden)`, in their order; `(hidden,)` for one string.
         """
-        if precision not in (None, "float32"):
-            raise InputError(f"encode returns float32, got precision={precision!r}. Round the array afterwards.")
-        if device is not None:
-            self.to(device)
         texts = as_texts(sentences)
         prefix = self.prefix(self.prompts.text(prompt, prompt_name))
         with tqdm(total=len(texts), unit="sentence", disable=not show_progress_bar) as progress:
-            whole = normalize_embeddings and truncate_dim is None
-            vectors, truncated = embed(self, texts, batch_size, whole, progress.update, prefix)
+            vectors, truncated = embed(self, texts, batch_size, normalize_embeddings, progress.update, prefix)
         warn_truncated(truncated, len(texts), "sentences", self.max_length)
-        if truncate_dim is not None:
-            vectors = vectors[:, :truncate_dim]
-            vectors = normalize(torch.from_numpy(vectors), dim=-1).numpy() if normalize_embeddings else vectors
         vectors = vectors[0] if isinstance(sentences, str) else vectors
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,8 @@ from transformers import AutoModelForSequenceClassification
 
 from cosent.compute.packed_backbone import LOOKUP, packed_forward, plain_forward
 from cosent.compute.state import evaluating
-from cosent.data.collators import JoinedPairCollator
 from cosent.data.labels import NLI_CLASSES
-from cosent.data.pairs import Prefixes, tokenize_joined, warn_truncated
+from cosent.data.pairs import JoinedPairCollator, Prefixes, tokenize_joined, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.models.embedding import as_texts, check_finite, chunks, run_by_length
@@ -29,7 +28,6 @@ from cosent.models.folder import (
     remove_modules,
     submodule_state,
 )
-from cosent.models.heads import logits_of_tokens, patterns_of_heads
 from cosent.models.layout import CROSS_ENCODER, read_prompts, save_classifier_prompts
 from cosent.models.loading import (
     check_architecture,
@@ -40,7 +38,7 @@ from cosent.models.loading import (
     missing_models,
     quiet_transformers,
 )
-from cosent.models.modules import IDENTITY
+from cosent.models.modules import IDENTITY, logits_of_tokens
 from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
@@ -120,7 +118,6 @@ class CrossEncoder(TextModel):
     dissimilar one (`scored_classes`). sentence-transformers' `CrossEncoder` computes the same logits.
     """
 
-    library_class = "CrossEncoder"
     highest_score = torch.finfo(torch.float32).max  # a logit; times a slope of 0, infinity would be no number
 
     def __init__(self, model: nn.Module, tokenizer):
@@ -138,7 +135,6 @@ class CrossEncoder(TextModel):
         max_length: int | None = None,
         dropout: float | None = None,
         seed: int = 42,
-        quantization_config=None,
         device: str | torch.device | None = None,
     ) -> "CrossEncoder":
         """Loads a classifier in float32, or a backbone with a fresh head.
@@ -156,9 +152,7 @@ class CrossEncoder(TextModel):
                 raise InputError(f"{path}: XLNet's classifier depends on padding. Use another cross-encoder.")
             if config.model_type == LOOKUP:
                 raise InputError(f"{path} has a lookup, which reads each sentence by itself. Take --tower bi_encoder.")
-            changes = {"quantization_config": quantization_config} | dropout_changes(path, dropout, head=True)
-            if quantization_config is not None:
-                quantization_config.llm_int8_skip_modules = patterns_of_heads(config)
+            changes: dict[str, Any] = {**dropout_changes(path, dropout, head=True)}
             is_classifier = is_cross_encoder(path)
             has_head = is_classifier and num_labels in (None, config.num_labels)
             if num_labels is not None:
@@ -245,42 +239,22 @@ class CrossEncoder(TextModel):
         warn_truncated(truncated, len(scores), "pairs", self.max_length)
         return scores
 
-    def predict(
-        self,
-        sentences: Sequence[str] | Sequence[Sequence[str]],
-        batch_size: int = 512,
-        show_progress_bar: bool | None = False,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        *,
-        activation_fn: Callable[[torch.Tensor], torch.Tensor] | None = None,
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: str | torch.device | None = None,
-    ) -> Any:
-        """Scores of pairs, as `similarity`, in the form of sentence-transformers' `CrossEncoder.predict`.
+    def predict(self, sentences: Sequence[str] | Sequence[Sequence[str]], batch_size: int = 512, **options: Any) -> Any:
+        """Scores of pairs in the form of sentence-transformers' `CrossEncoder.predict`, without a sigmoid.
 
         Args:
             sentences: a pair of strings, or a list of pairs.
-            activation_fn: applied to the scores, as `torch.sigmoid`; default: none.
-            convert_to_tensor: return a tensor on the model's device instead of an array (`convert_to_numpy`).
-            device: move the model there first.
-            The others: as in `similarity`.
+            batch_size, options: as in `similarity`.
 
         Returns:
             A float for a single pair, else float32 of shape `(pairs,)`.
         """
-        if device is not None:
-            self.to(device)
         single = len(sentences) > 0 and isinstance(sentences[0], str)
         pairs = [sentences] if single else list(sentences)
         if wrong := [place for place, pair in enumerate(pairs) if isinstance(pair, str) or len(pair) != 2]:
             raise InputError(f"predict takes pairs of sentences, got {pairs[wrong[0]]!r} at position {wrong[0]}.")
         first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-        options = {"show_progress_bar": bool(show_progress_bar), "prompt": prompt, "prompt_name": prompt_name}
-        scores = torch.from_numpy(self.similarity(first, second, batch_size, **options))
-        scores = scores if activation_fn is None else activation_fn(scores)
-        scores = scores.to(self.device) if convert_to_tensor else scores.numpy()
+        scores = self.similarity(first, second, batch_size, **options)
         return float(scores[0]) if single else scores
 
     def rank(
@@ -295,7 +269,7 @@ class CrossEncoder(TextModel):
             Dicts with `corpus_id` (the place in `documents`), `score`, and with `return_documents` also `text`.
         """
         documents = as_texts(documents)
-        scores = self.predict([(query, document) for document in documents], **options | {"convert_to_tensor": False})
+        scores = self.predict([(query, document) for document in documents], **options)
         order = np.argsort(-scores, kind="stable")[:top_k]
         text = [{"text": documents[place]} if return_documents else {} for place in order]
         return [{"corpus_id": int(p), "score": float(scores[p])} | t for p, t in zip(order, text, strict=True)]

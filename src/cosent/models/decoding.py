@@ -224,10 +224,10 @@ def sample_tokens(
 
 
 def rank_candidates(
-    encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int, required: list[str]
+    encoder: nn.Module, texts: list[str], candidates: list[list[str]], keep: int
 ) -> list[list[tuple[str, float]]]:
-    """By text, the `keep` pairs `(sentence, cosine)` of candidates that hold the `required` strings, best first."""
-    groups = [distinct(text, sentences, required) for text, sentences in zip(texts, candidates, strict=True)]
+    """By text, the `keep` pairs `(sentence, cosine)` of its distinct candidates, the highest cosines first."""
+    groups = [distinct(text, sentences) for text, sentences in zip(texts, candidates, strict=True)]
     vectors = encoder.encode(
         [*texts, *(sentence for sentences in groups for sentence in sentences)], normalize_embeddings=True
     )
@@ -240,17 +240,13 @@ def rank_candidates(
     return ranked
 
 
-def distinct(text: str, sentences: list[str], required: list[str]) -> list[str]:
+def distinct(text: str, sentences: list[str]) -> list[str]:
     """Drops candidates equal to the text or to one another in `normalized_text`; removes a tokenizer's spaces."""
-
-    def compact(string: str) -> str:
-        return "".join(string.lower().split())  # a tokenizer may lose case and spaces
-
     source = normalized_text(text)
     candidates: dict[str, str] = {}
     for sentence in sentences:
         form = normalized_text(sentence)
-        if form and form != source and all(compact(part) in compact(sentence) for part in required):
+        if form and form != source:
             candidates.setdefault(form, remove_token_spaces(sentence))
     return list(candidates.values())
 

@@ -15,7 +15,7 @@ from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears
 from cosent.compute.packed_backbone import LOOKUP
 from cosent.compute.state import evaluating, run_tokenizer
-from cosent.data.collators import pad
+from cosent.data.pairs import pad
 from cosent.data.tokens import read_texts
 from cosent.errors import InputError
 

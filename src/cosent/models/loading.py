@@ -138,9 +138,6 @@ def load_seeded(
     with quiet_transformers(), seeded(seed):
         options = {"dtype": torch.float32, "output_loading_info": True, **config_changes}
         model, report = auto_class.from_pretrained(path, trust_remote_code=False, **options)
-    if config_changes.get("quantization_config") is not None:  # saved models hold plain weights
-        model.hf_quantizer, model.is_quantized = None, False
-        del model.config.quantization_config
     if comes_with_code := "auto_map" in vars(model.config):  # who loads the saved folder is not asked to run it
         del model.config.auto_map
     freeze_sines(model)

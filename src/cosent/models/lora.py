@@ -8,20 +8,17 @@ import re
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 
 from cosent.compute.state import seeded
 from cosent.errors import InputError
 from cosent.models.folder import submodule_state
-from cosent.models.heads import classifier_heads
+from cosent.models.modules import classifier_heads
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +59,6 @@ class Adapter:
 
     def merged(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights of the equivalent plain model: `W + lora_alpha / lora_r * B @ A`, in W's dtype."""
-        state_dict = dequantized(self.peft_model.get_base_model(), state_dict)
         plain = {}
         for name, weight in state_dict.items():
             if ".lora_" not in name and ".original_module." not in name:
@@ -142,35 +138,3 @@ def check_targets(inner: nn.Module, heads: list[str], targets: set[str] | str | 
                 f"--lora_target_modules {target}: no such linear layer outside the head of this {kind} model, only "
                 f"{names}."
             )
-
-
-def four_bit_config():
-    """Quantisation config that loads the frozen weights in 4 bits (NF4, arXiv 2305.14314)."""
-    if not torch.cuda.is_available() or find_spec("bitsandbytes") is None:
-        raise InputError("--load_in_4bit needs a CUDA device and bitsandbytes. Leave it out, or install both.")
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    )
-
-
-def dequantized(model: nn.Module, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Dequantises 4-bit weights of a model to float32, in its state dict or the state dict of an outer module."""
-    quantized = {
-        name: module.weight
-        for name, module in model.named_modules()
-        if hasattr(module._parameters.get("weight"), "quant_state")  # peft exposes the wrapped weight too
-    }
-    if not quantized:
-        return state_dict
-    from bitsandbytes.functional import dequantize_4bit
-
-    plain = dict(state_dict)
-    for name, weight in quantized.items():
-        key = next(key for key in state_dict if key == f"{name}.weight" or key.endswith(f".{name}.weight"))
-        for part in [part for part in plain if part.startswith(f"{key}.")]:
-            del plain[part]  # scales and lookup tables of quantisation
-        plain[key] = dequantize_4bit(weight.data, weight.quant_state).float()
-    return plain

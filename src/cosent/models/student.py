@@ -1,6 +1,5 @@
 """RoFormer-Sim: one small model that embeds sentences and generates similar ones (kexue.fm 8454 and 8541)."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from torch.nn.functional import cross_entropy
 from transformers import RoFormerForMaskedLM
 
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
-from cosent.compute.state import run_tokenizer
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decoding import Sampling, rank_candidates, unilm_mask, write_targets
@@ -127,8 +125,6 @@ class Student(SentenceEncoder):
         self,
         texts: str | list[str],
         keep: int = 20,
-        keep_tokens: list[str] | None = None,
-        mask_tokens: list[str] | None = None,
         **sampling: Any,
     ) -> Any:
         """Generates sentences similar to each text: samples, drops repetitions and the text itself, ranks by cosine.
@@ -137,8 +133,6 @@ class Student(SentenceEncoder):
 
         Args:
             keep: the most sentences to return per text.
-            keep_tokens: strings that every returned sentence must contain.
-            mask_tokens: strings replaced by [MASK] in the source; ranking still compares with the full text.
             sampling: fields of `Sampling`: `num_samples`, `top_p`, `top_k`, `temperature`, `max_length`, `seed`.
 
         Returns:
@@ -148,23 +142,7 @@ class Student(SentenceEncoder):
         if keep < 1:
             raise InputError(f"keep must be at least 1 sentence, got {keep}.")
         settings, sentences = Sampling(**sampling), as_texts(texts)
-        sources = self.tokenize_sources(sentences, [*(keep_tokens or [])], [*(mask_tokens or [])])
-        written = write_targets(self, sources, settings)
+        written = write_targets(self, self.token_ids(sentences), settings)
         candidates = [self.tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in written]
-        ranked = rank_candidates(self, sentences, candidates, keep, keep_tokens or [])
+        ranked = rank_candidates(self, sentences, candidates, keep)
         return ranked[0] if isinstance(texts, str) else ranked
-
-    def tokenize_sources(self, texts: list[str], required: list[str], masked: list[str]) -> list[list[int]]:
-        """Token ids of each text, `masked` strings hidden behind [MASK]; checks that all strings are there."""
-        sources = []
-        for text in texts:
-            absent = [part for part in (*required, *masked) if not part or part not in text]
-            if absent:
-                raise InputError(f"{text!r} does not contain {absent[0]!r}, which should be kept or masked in it.")
-            if masked:
-                # The longest first, and all at once: do not search inside an inserted mask.
-                pattern = "|".join(map(re.escape, sorted(masked, key=len, reverse=True)))
-                text = re.sub(pattern, lambda match: self.tokenizer.mask_token * self.count_tokens(match[0]), text)
-            tokenized = run_tokenizer(self.tokenizer, text, truncation=True, max_length=self.max_length)
-            sources.append(tokenized["input_ids"])
-        return sources

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, overload
 
 import numpy as np
@@ -33,7 +32,6 @@ class TextModel(nn.Module):
     packing = True
     highest_score = 1.0  # a cosine
     prompts = Prompts()
-    library_class = "SentenceTransformer"  # in sentence-transformers
 
     @classmethod
     @abstractmethod
@@ -46,7 +44,6 @@ class TextModel(nn.Module):
                 tokenizer.
             dropout: probability for hidden states, attention and the head of a classifier; default: as in the model.
             seed: seed of weights that the folder lacks; the global random state is left alone.
-            quantization_config: a `BitsAndBytesConfig`; quantised weights stay frozen, and heads are not quantised.
             device: where to move it, e.g. `cuda`; default: the CPU.
         """
 
@@ -134,18 +131,6 @@ class TextModel(nn.Module):
         self, sentences1: list[str], sentences2: list[str], sides: tuple[str, str], **options
     ) -> np.ndarray:
         """Float32 scores `(pairs,)` of two lists of sentences, each with the prompt of its side."""
-
-    def as_sentence_transformer(self) -> Any:
-        """The same model as an object of sentence-transformers (`SentenceTransformer`, `CrossEncoder`).
-
-        For libraries that recognise its class by name, as BERTopic, KeyBERT, mteb and its own evaluators do: they
-        replace an object that they do not know by a model of their own.
-        """
-        import sentence_transformers  # an optional package, which takes seconds
-
-        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            self.save_pretrained(folder)
-            return getattr(sentence_transformers, self.library_class)(folder, device=str(self.device))
 
     def save_tokenizer(self, folder: str | Path) -> None:
         self.tokenizer.model_max_length = self.max_length

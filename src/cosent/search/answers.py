@@ -9,7 +9,7 @@ import numpy as np
 from cosent.data.files import open_table
 from cosent.data.formats import FileOptions
 from cosent.errors import InputError
-from cosent.models.auto import load_bi_encoder
+from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.decision import rule_for
 from cosent.search.index import Index

@@ -131,7 +131,7 @@ class Index:
             model: folder of a bi-encoder, a shipped one or a Hub id.
             corpus: whose rule to use; default: the rule for all of training.
         """
-        from cosent.models.auto import load_bi_encoder
+        from cosent.models import load_bi_encoder
 
         index = cls.read(as_texts(text), load_bi_encoder(model).eval(), text_column)
         index.rule, _ = rule_for(model, index.prompts(), corpus)

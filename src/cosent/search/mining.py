@@ -21,7 +21,7 @@ from cosent.data.files import normalized_text
 from cosent.data.manifest import COLUMNS, SPLITS, Manifest
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint, pair_scores, sentence_vectors
 from cosent.seal import sha256_of_file

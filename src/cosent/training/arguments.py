@@ -63,13 +63,10 @@ class ModelArguments(EncoderArguments):
     lora_target_modules: list[str] = option(
         ["all-linear"], "Linear layers that get an adapter, e.g. query value; all-linear: all but heads."
     )
-    load_in_4bit: bool = option(False, "With --use_peft: keep the frozen weights in 4 bits (CUDA, bitsandbytes).")
 
     def __post_init__(self):
         if not self.use_peft:
-            refuse_changed(
-                self, ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "load_in_4bit"), "--use_peft true"
-            )
+            refuse_changed(self, ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"), "--use_peft true")
 
     def peft_config(self) -> LoraConfig | None:
         if not self.use_peft:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from cosent.compute.packed_backbone import LOOKUP, max_tokens
 from cosent.errors import InputError
-from cosent.models import lora
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import is_cross_encoder
@@ -39,7 +38,7 @@ def build_encoder(args: ModelArguments, classes: int, max_length: int, seed: int
         if value is not None:
             raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
     options = {"max_length": max_length if args.max_length is None else args.max_length, "dropout": args.dropout}
-    options |= {"seed": seed, "quantization_config": lora.four_bit_config() if args.load_in_4bit else None}
+    options["seed"] = seed
     encoder: SentenceEncoder | CrossEncoder
     if args.tower == "cross_encoder":
         encoder = CrossEncoder.from_pretrained(args.model_name_or_path, classes, args.segment_ids, **options)

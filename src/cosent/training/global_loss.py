@@ -2,7 +2,7 @@
 
 The path of a batch, on `devices` processes with `pairs` pairs each, which run in parts of `part` pairs:
 
-    collator       input_ids (pairs, 2, tokens), labels (pairs,)                      data/collators.py
+    collator       input_ids (pairs, 2, tokens), labels (pairs,)                      data/pairs.py
     split_batch    pairs / part times input_ids (part, 2, tokens)                     compute/grad_cache.py
     model          scores (part,), embeddings (part, 2, hidden) or logits             models/
     cached parts   scores (pairs,), detached from the graphs of their parts           compute/grad_cache.py
@@ -25,7 +25,7 @@ from torch.utils.data import ConcatDataset
 from cosent.compute.distributed import gather_pairs, without_sync
 from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
-from cosent.data.samplers import CorpusSampler
+from cosent.data.pairs import CorpusSampler
 from cosent.errors import InputError
 from cosent.training.resumable import ResumableTrainer
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cosent.data.groups import similar
+from cosent.data.corpus import similar
 from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.losses import LOSSES, OUTPUTS, Loss, inputs_of

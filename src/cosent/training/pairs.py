@@ -13,12 +13,10 @@ import pyarrow.compute as pc
 import torch
 from torch.utils.data import ConcatDataset
 
-from cosent.data.collators import JoinedPairCollator, PairCollator
-from cosent.data.corpus import labels_of, reversed_labels, unknown_characters
-from cosent.data.groups import sentence_groups, share_of_known_similar
+from cosent.data.corpus import labels_of, reversed_labels, sentence_groups, share_of_known_similar, unknown_characters
 from cosent.data.labels import NLI_CLASSES, Labels
 from cosent.data.manifest import COLUMNS
-from cosent.data.pairs import JoinedPairDataset, PairDataset, Prefixes, warn_truncated
+from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset, PairCollator, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank

@@ -11,14 +11,13 @@ import torch
 from torch.nn.functional import normalize
 from transformers import EvalPrediction
 
-from cosent.data.collators import PairCollator, collated_targets
 from cosent.data.corpus import labels_of
 from cosent.data.labels import Labels
-from cosent.data.pairs import NO_PREFIXES
+from cosent.data.pairs import NO_PREFIXES, PairCollator, collated_targets
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import pair_scores, pair_vectors
 from cosent.models.folder import refuse_adapter

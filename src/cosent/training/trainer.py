@@ -11,7 +11,7 @@ from transformers import EvalPrediction
 from cosent import losses
 from cosent.data.labels import Labels
 from cosent.errors import InputError
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import refuse_adapter

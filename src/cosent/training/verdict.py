@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from cosent.compute.distributed import rank
-from cosent.data.corpus import Corpus
-from cosent.data.groups import pair_groups
+from cosent.data.corpus import Corpus, pair_groups
 from cosent.evaluation.metrics import can_rank, too_few
 from cosent.evaluation.significance import (
     independent,
@@ -21,7 +20,7 @@ from cosent.evaluation.significance import (
     spearman,
 )
 from cosent.evaluation.similarity import overlaps
-from cosent.models.auto import load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import pair_scores, pair_vectors
 from cosent.models.cross_encoder import CrossEncoder
