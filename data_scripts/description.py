@@ -79,7 +79,6 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
         warnings=warnings,
         source=source.words,
         builder_version=version,
-        prompt=source.prompt,
         terms=corpus.terms,
     )
     if "train" in splits and len(splits["train"]["label_histogram"]) == 1:

@@ -1,18 +1,17 @@
-"""Find the files, splits, columns, labels and prompts of the user's own pairs, and report every decision."""
+"""Find the files, splits, columns and labels of the user's own pairs, and report every decision."""
 
 import re
-import shlex
 from pathlib import Path
 
 from cosent.data.files import PAIR, find_columns, first_row
-from cosent.data.formats import FORMATS, KEYED, RowError, format_of, known_format
+from cosent.data.formats import FORMATS, KEYED, format_of, known_format
 from cosent.data.labels import LARGEST, label_values
 from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
 from cosent.flags import refuse_changed
 
 from .corpora import Corpus, unknown_name
-from .pairs import SIDES, PairRows, QueryRows, RawFile, prompt_of, query_columns
+from .pairs import SIDES, PairRows, QueryRows, RawFile, query_columns
 from .sources import COLUMN_NAMES, Source
 
 SCORE_NAMES = ("score", "reranker_score", "similarity", "分数")  # of a model, never the label next to them
@@ -40,12 +39,7 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
     queries = [file for file in all_files if isinstance(file.rows, QueryRows)]
     if arguments.label_kind is None and len(all_files) > len(queries):
         raise unknown_name(name)
-    scored, prompts = query_fields(queries)
-    if len(prompts) > 1:
-        raise InputError(
-            f"--source: rows have different prompts ({', '.join(map(repr, sorted(prompts)[:3]))}), and a training has "
-            "one. Prepare the rows of each prompt as a corpus of its own."
-        )
+    scored = any(file.rows.scored for file in queries)
     kind = arguments.label_kind or ("scores" if scored else "binary")
     if queries and (kind == "nli" or (kind != "binary" and not scored)):
         raise InputError(
@@ -61,7 +55,6 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
         shares=shares_of(arguments, files),
         unit="sentence" if arguments.split_by == "sentence" else "query" if queries else "pair",
         on_conflict=arguments.on_conflict,
-        prompt="".join(prompts),
         label_values=label_values(arguments.label_values),
     )
     for file in queries:
@@ -70,12 +63,6 @@ def from_own_pairs(name: str, path: Path, arguments) -> Source:
         labels = "pos_scores and neg_scores, unchanged" if kind != "binary" else "1 for positives, 0 for negatives"
         ignored = " (pos_scores and neg_scores are not read)" if kind == "binary" and scored else ""
         decisions.append(f"labels: {labels}{ignored}")
-    if source.prompt:
-        flag = f"--prompt {shlex.quote(source.prompt)}"
-        decisions.append(
-            f"prompt: the same in every row, and not written into the queries; train with {flag} '' (none for the "
-            f"texts), a cross-encoder with {flag}"
-        )
     if any(source.shares.values()):
         together = {"pair": "equal pairs", "query": "all pairs of a query", "sentence": "pairs with common sentences"}
         validation, test = source.shares["validation"], source.shares["test"]
@@ -120,8 +107,11 @@ def find_rows(path: Path, arguments) -> RawFile:
         columns = [*(arguments.text_columns or (None, None)), label]
     elif arguments.header is not False and (query_and_text := query_columns(first.names)) is not None:
         table = find_columns(first, query_and_text, PAIR, "")
-        rows = QueryRows(query_and_text[0])
-        return RawFile(path, table.records, rows, table.format, "a query with its texts per row")
+        rows = QueryRows(query_and_text[0], scored=bool(SIDES.keys() & set(first.names)))
+        words = "a query with its texts per row"
+        if "prompt" in first.names:
+            words += "; prompt is not read: train with it as --prompt TEXT ''"
+        return RawFile(path, table.records, rows, table.format, words)
     usual_names = (*PAIR, SCORE_NAMES) if arguments.label_kind == "scores" else COLUMN_NAMES
     table = find_columns(first, columns, usual_names, "--text_columns and --label_column")
     words = f"columns {', '.join(table.sentences)}"
@@ -130,23 +120,6 @@ def find_rows(path: Path, arguments) -> RawFile:
     elif table.format not in KEYED:
         words = "no header, columns " + ", ".join(f"{table.names.index(name)} as {name}" for name in table.sentences)
     return RawFile(path, table.records, PairRows(table.sentences), table.format, words)
-
-
-def query_fields(files: list[RawFile]) -> tuple[bool, set[str]]:
-    """Whether any row of queries has scores, and the prompts.
-
-    Bad rows are left out here, and reported when they are read.
-    """
-    scored, prompts = False, set()
-    for file in files:
-        for _, _, row in file.records():
-            try:
-                if isinstance(row, dict):
-                    prompts.add(prompt_of(row))
-                    scored = scored or any(row.get(side) is not None for side in SIDES)
-            except RowError:
-                continue
-    return scored, prompts
 
 
 def label_range(kind: str, arguments) -> tuple[float, float]:

@@ -23,7 +23,6 @@ NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority
 SHOWN_CHARACTERS = 200  # of a bad row, in errors and in the manifest
 
 QUERY_NAMES = ("query", "anchor")
-PROMPT = "prompt"
 SIDES = {  # by the key of its scores: the columns of its texts, and their label without scores
     "pos_scores": (re.compile(r"(pos|positive)(_\d+)?|response"), 1.0),
     "neg_scores": (re.compile(r"(neg|negative)(_\d+)?|rejected_response"), 0.0),
@@ -68,7 +67,6 @@ class QueryRows:
         """The query with each positive, then with each negative; negatives without text are counted."""
         if self.query not in row:
             raise RowError(f"the key {self.query}", f"a row with the keys {', '.join(row)}")
-        prompt_of(row)
         query = check_text(row[self.query], self.query).strip()
         pairs, empty = [], 0
         for side, (columns, label) in SIDES.items():
@@ -113,14 +111,6 @@ def query_columns(names: Sequence[str]) -> tuple[str, str] | None:
     if query is None or not sides[0] or (not sides[1] and set(LABEL_NAMES) & set(names)):
         return None
     return query, sides[0][0]
-
-
-def prompt_of(row: dict) -> str:
-    """The prompt of a row, empty if it has none."""
-    prompt = row.get(PROMPT)
-    if prompt is not None and not isinstance(prompt, str):
-        raise RowError(f"text in {PROMPT}", f"{prompt!r}")
-    return prompt or ""
 
 
 @dataclass

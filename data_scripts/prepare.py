@@ -83,7 +83,6 @@ def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
         corpus = str(output.name if output.parent == Path("data") else output)
         words = ["--corpus", corpus, *(["--loss", loss] if loss == "cosent" else [])]
         words += [] if arguments.name in CORPORA else ["--model_name_or_path", "similar"]
-        words += ["--prompt", manifest.prompt, ""] if manifest.prompt else []
         print(f"next: cosent train {shlex.join(words)}")
 
 

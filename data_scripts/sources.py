@@ -34,7 +34,6 @@ class Source:
         unit: what stays together in one split: `pair`, `query` or `sentence`.
         on_conflict: `error`, `drop` or `keep` for contradictory pairs; None for published corpora, which stay as they
             are.
-        prompt: prompt of every first sentence, which is not part of it.
         label_values: what labels stand for, as in `LabelReader`.
         on_bad_rows: `error` or `skip`.
     """
@@ -47,7 +46,6 @@ class Source:
     shares: dict[str, float] = field(default_factory=dict)
     unit: str = "pair"
     on_conflict: str | None = None
-    prompt: str = ""
     label_values: dict[str, str] = field(default_factory=dict)
     on_bad_rows: str = "error"
 

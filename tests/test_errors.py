@@ -57,14 +57,6 @@ def test_damaged_files_of_every_kind_are_named(tmp_path):
         (tmp_path / "missing").read_bytes()
 
 
-def test_only_named_kinds_count_as_damage(tmp_path):
-    """Fails if an error that no damaged file causes is explained as one, or a kind named at the call is not."""
-    with pytest.raises(RuntimeError), reading(tmp_path):
-        raise RuntimeError("a fault of ours")
-    with pytest.raises(InputError, match="a fault of faiss"), reading(tmp_path, RuntimeError):
-        raise RuntimeError("a fault of faiss")
-
-
 def test_jobs_end_with_the_name_of_the_file_that_they_cannot_open(tmp_path, capsys):
     """Fails if a folder that is a file ends a job with a traceback, or an error without a file loses its own."""
     (tmp_path / "file").touch()

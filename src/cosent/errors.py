@@ -5,18 +5,11 @@ import os
 import re
 import select
 import signal
-import struct
 import sys
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from pickle import UnpicklingError
-
-from safetensors import SafetensorError
 
 
 class InputError(ValueError):
@@ -33,22 +26,13 @@ def once(log: Callable[[str], None], message: str) -> None:
 
 
 PARTIAL_NAME = re.compile(r"\.\w+-\d+-[0-9a-f]{8}\.(partial|replaced)\b")  # suffix of what is being written
-DAMAGE: tuple[type[Exception], ...] = (  # what Python and libraries raise for damaged files
-    *(OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, NotImplementedError),
-    *(RecursionError, MemoryError, SyntaxError, tokenize.TokenError, struct.error, UnpicklingError),
-    *(zipfile.BadZipFile, zlib.error, SafetensorError),
-)
 
 
 @contextmanager
-def reading(
-    path: str | Path, *kinds: type[Exception], advice: str = "Copy it again, or make it again."
-) -> Iterator[None]:
-    """Raises errors of reading `path` as an `InputError`.
+def reading(path: str | Path, advice: str = "Copy it again, or make it again.") -> Iterator[None]:
+    """Raises any error of reading a file or folder as an `InputError`: libraries have many kinds for damaged files.
 
     Args:
-        path: a file or folder.
-        kinds: what a library raises for a damaged file besides `DAMAGE` and, as tokenizers does, a bare `Exception`.
         advice: what to do about a damaged file.
     """
     try:
@@ -56,8 +40,6 @@ def reading(
     except InputError:
         raise
     except Exception as error:
-        if type(error) is not Exception and not isinstance(error, (*DAMAGE, *kinds)):
-            raise
         failure = system_error(error)
         remedy = advice if failure is None else "Check the path, its permissions and its disk."
         raise InputError(f"{path} cannot be read ({in_short(failure or error, path)}). {remedy}") from error

@@ -344,7 +344,7 @@ AsWritten.add_constructor(NULL, lambda loader, node: None)
 
 def read_yaml(text: str, where: str) -> Any:
     """Reads YAML as it is written: a flag decides what its text means."""
-    with reading(where, yaml.YAMLError, advice="Write it as YAML."):
+    with reading(where, advice="Write it as YAML."):
         return yaml.load(text, Loader=AsWritten)
 
 

@@ -242,7 +242,7 @@ def save_scores(file: str | Path, scores: Scores) -> None:
 def read_scores(file: str | Path) -> Scores:
     """Reads what `save_scores` wrote."""
     scores: Scores = {}
-    with reading(file, RuntimeError), np.load(file) as arrays:
+    with reading(file), np.load(file) as arrays:
         for key, values in arrays.items():
             corpus, split, name = key.rsplit("/", 2)
             scores.setdefault(corpus, {}).setdefault(split, {})[name] = values
@@ -281,7 +281,7 @@ def read_queries(file: str | Path) -> Queries:
     """Reads what `save_queries` wrote; nothing if there is no such file."""
     queries: Queries = {}
     if Path(file).is_file():
-        with reading(file, RuntimeError), np.load(file) as arrays:
+        with reading(file), np.load(file) as arrays:
             for key, values in arrays.items():
                 corpus, split, task, moment, name = key.rsplit("/", 4)
                 metrics = queries.setdefault(corpus, {}).setdefault(split, QueryMetrics(task))

@@ -1,7 +1,6 @@
 """If these fail, a retrieval file (query, positives, negatives) trains on other pairs or labels than it holds."""
 
 import json
-import re
 import tracemalloc
 
 import pyarrow
@@ -48,8 +47,9 @@ def test_positives_become_1_and_negatives_0(bench, prepared, capsys):
 
 def test_scores_become_graded_labels_unchanged(bench, prepared, capsys):
     """Fails if scores are cut, scaled or swapped between texts; 8.5, -9 and 0.1 are also out of 0..1 and 0..5."""
-    row = {"query": Q, "pos": [A], "neg": [B, C], "pos_scores": [8.5], "neg_scores": [0.1, -9], "type": "normal"}
+    row = {"query": Q, "pos": [A], "neg": [B, C], "pos_scores": [8.5], "neg_scores": [0.1, -9], "prompt": "找同义句："}
     manifest = prepared(row)
+    assert "prompt is not read" in capsys.readouterr().out
     assert bench.rows() == [(Q, A, 8.5), (Q, B, pytest.approx(0.1, rel=1e-6)), (Q, C, -9)]
     assert (manifest["label_kind"], manifest["label_min"], manifest["label_max"]) == ("graded", -9, 8.5)
     prepared(row, flags=("--label_kind", "binary"))
@@ -116,7 +116,6 @@ BAD_ROWS = [
     (GOOD | {"neg": [B, C]}, "2 scores in neg_scores.*got 1 scores"),
     ({"query": Q, "pos": [A]}, "1 scores in pos_scores.*got None"),
     (GOOD | {"pos_scores": [float("nan")]}, r"pos_scores\[0\].*got nan"),
-    (GOOD | {"prompt": 1}, "prompt, got 1"),
 ]
 
 
@@ -151,19 +150,6 @@ def test_labels_that_the_rows_cannot_have_stop(prepared):
         prepared({"query": Q, "positive": A, "score": 0.3})
     with pytest.raises(InputError, match="--label_kind graded"):
         prepared(GOOD, flags=("--label_min", "0", "--label_max", "9"))
-
-
-def test_one_prompt_is_recorded_and_different_ones_are_refused(bench, prepared, capsys):
-    """Fails if the instruction of the queries is lost, or rows of different ones train under one."""
-    prompt = {"prompt": "为句子 生成表示："}
-    manifest = prepared(GOOD | prompt, {"query": C, "pos": [A], "pos_scores": [2]} | prompt)
-    assert manifest["prompt"] == prompt["prompt"] and manifest["warnings"] == []
-    assert bench.rows() == [(Q, A, 3), (Q, B, 1), (C, A, 2)]
-    shown = capsys.readouterr().out
-    assert "train with --prompt '为句子 生成表示：' ''" in shown
-    assert re.search("next: cosent train --corpus .*--prompt '为句子 生成表示：' ''\n", shown)
-    with pytest.raises(InputError, match="'', '找同义句：', '找答案："):
-        prepared({"query": Q, "pos": [A], "prompt": "找同义句："}, {"query": C, "pos": [A], "prompt": "找答案："}, GOOD)
 
 
 def test_whole_queries_are_carved_out(bench, prepared):

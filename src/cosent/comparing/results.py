@@ -237,7 +237,7 @@ def read_results(folder: str | Path) -> Study:
             raise ValueError("it was damaged or edited")
         stored: Arrays = {}
         if arrays.is_file():
-            with reading(arrays, RuntimeError, advice=OTHER_VERSION), np.load(arrays) as file_of_arrays:
+            with reading(arrays, advice=OTHER_VERSION), np.load(arrays) as file_of_arrays:
                 stored = dict(file_of_arrays)
         every = [Result.from_stored(line, stored) for line in lines]
     order = {method: place for place, method in enumerate(first.get("methods", []))}

@@ -74,13 +74,11 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
 def read_parquet(file: Path, split: str, sha256: str) -> datasets.Dataset:
     """Memory-maps a Parquet file through the cache of `datasets`, whose own key is the path and time of the file."""
     import datasets
-    from pyarrow import ArrowException
 
-    kinds = ArrowException, datasets.exceptions.DatasetsError
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        with reading(file, *kinds, advice="Copy it again, or prepare the corpus again."):
+        with reading(file, advice="Copy it again, or prepare the corpus again."):
             return datasets.Dataset.from_parquet(str(file), split=split, config_name=sha256[:32])
     finally:
         if shown:

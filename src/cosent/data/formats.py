@@ -232,14 +232,12 @@ def open_parquet(path: Path):
     """A `pyarrow.parquet.ParquetFile`."""
     import pyarrow.parquet
 
-    with reading(path, pyarrow.ArrowException, advice="Rename it if it is no Parquet file, or copy it again."):
+    with reading(path, advice="Rename it if it is no Parquet file, or copy it again."):
         return pyarrow.parquet.ParquetFile(path)
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]:
-    import pyarrow
-
-    with open_parquet(path) as file, reading(path, pyarrow.ArrowException, advice="Copy it again."):
+    with open_parquet(path) as file, reading(path, advice="Copy it again."):
         batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns and list(columns))
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
             yield number, "", row
@@ -275,7 +273,7 @@ def _read_xlsx(path: Path, title: str | None) -> Iterator[Record]:
 def _sheet_rows(path: Path, title: str | None) -> Iterator[tuple]:
     """The rows of a workbook's sheet, or of its only one with content."""
     openpyxl = import_openpyxl(path)
-    with reading(path, openpyxl.utils.exceptions.InvalidFileException, advice="Save it again, or as CSV (UTF-8)."):
+    with reading(path, advice="Save it again, or as CSV (UTF-8)."):
         sheets = openpyxl.load_workbook(path, read_only=True, data_only=True).worksheets
         titles = ", ".join(sheet.title for sheet in sheets)
         if title is None:

@@ -5,7 +5,7 @@ numbers that rise with similarity, so that every loss that only needs their orde
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from cosent.data.labels import Labels
@@ -30,7 +30,6 @@ class Manifest(Labels):
         warnings: caveats for users of the figures, e.g. a partial corpus.
         source: origin of the rows, in words.
         builder_version: version of the builder that wrote the folder.
-        prompt: prompt that the raw rows had for every first sentence; the sentences do not contain it.
         terms: what the publisher allows; empty for pairs of one's own.
     """
 
@@ -40,7 +39,6 @@ class Manifest(Labels):
     warnings: list[str] = field(default_factory=list)
     source: str = ""
     builder_version: str = ""
-    prompt: str = ""
     terms: str = ""
 
     def save(self, folder: str | Path) -> None:
@@ -54,7 +52,8 @@ class Manifest(Labels):
         if not path.is_file():
             raise InputError(f"{folder} has no {MANIFEST_NAME}. Run `cosent prepare NAME --source {folder}` first.")
         with reading(path, advice="Copy it again, or prepare the corpus again."):
-            manifest = cls(**json.loads(path.read_text(encoding="utf-8")))
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            manifest = cls(**{item.name: raw[item.name] for item in fields(cls) if item.name in raw})
             if not all({"rows", "sha256"} <= facts.keys() for facts in manifest.splits.values()):
                 raise KeyError("rows or sha256")
             return manifest

@@ -75,7 +75,7 @@ def read_weights(path: str, folder: str = "") -> dict[str, torch.Tensor]:
     file = weights_file(path, folder)
     if not file.endswith((".safetensors", ".bin")):
         return {}
-    with reading(file, RuntimeError):
+    with reading(file):
         if file.endswith(".safetensors"):
             return load_file(file)
         return torch.load(file, map_location="cpu", weights_only=True, mmap=True)

@@ -124,7 +124,7 @@ class Module:
         """A `Dense` or `Normalize` with its weights; `path` is the folder or Hub id of the model."""
         if self.kind == "Normalize":
             return Normalize()
-        with reading(f"{path}/{self.folder}", RuntimeError):
+        with reading(f"{path}/{self.folder}"):
             dense = Dense(**{name: self.config[name] for name in MODULE_KEYS["Dense"] & self.config.keys()})
             dense.load_state_dict(read_weights(path, self.folder))
         return dense
