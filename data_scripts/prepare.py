@@ -48,7 +48,6 @@ class OwnPairsArguments(TableArguments, LabelArguments):
     label_column: list[str] | None = option(
         None,
         "Name or position of the column of labels; of several, the first that a file has; default: label, score, ...",
-        commas=True,
     )
     on_conflict: str = option(
         "error", "Stop at pairs with two different labels, drop or keep them.", ("error", "drop", "keep")

@@ -13,7 +13,6 @@ from cosent import cli
 from cosent.errors import InputError
 from cosent.flags import HIDDEN, REQUIRED, SHOWN, Parser, as_words, flags_of, option, parse, recipe_file
 from cosent.jobs.arguments import ModelSource
-from cosent.models.prompts import PromptArguments
 from cosent.training.arguments import TRAIN_ARGUMENTS, LossArguments, ModelArguments
 
 
@@ -26,7 +25,7 @@ class Arguments:
     seeds: list[int] | None = None
     features: list[str] = option(["u"], "parts of a head")
     tower: str = option("bi_encoder", "a choice", ["bi_encoder"])
-    texts: list[str] | None = option(None, "sentences", positional=True, commas=True)
+    texts: list[str] | None = option(None, "sentences", positional=True)
     config: str | None = field(default=None, compare=False)
 
 
@@ -46,20 +45,18 @@ def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(recipe):
     [
         ("corpus: a\nlearning_rat: 1.0\n", "unknown key 'learning_rat'. Did you mean 'learning_rate'"),
         ("corpus: a\n1: 1.0\n", "unknown key '1'"),
-        ("corpus: a\ncorpus: b\n", "'corpus' occurs twice"),
         ("- corpus", "recipe.yaml"),
-        ("~: x", "recipe.yaml.*key is not text"),
-        ("? [a, b]\n: c", "recipe.yaml.*key is not text"),
+        ("~: x", "recipe.yaml: unknown key None"),
+        ("? [a, b]\n: c", "recipe.yaml"),
         ("corpus: " + "[" * 999 + "]" * 999, "recipe.yaml.*RecursionError"),
         ("corpus: {name: a}", "recipe.yaml"),
         ("corpus: [a", "recipe.yaml"),
         ("corpus: a\nlearning_rate: [1, 2]\n", r"learning_rate.*\[1, 2\]"),
-        ("corpus: a\nfeatures: u,v\n", "recipe.yaml: .*--features.* u v, got 'u,v'"),
         ("corpus: a\ntower: cross_encoder\n", "recipe.yaml: .*--tower.*'cross_encoder'.*bi_encoder"),
     ],
 )
 def test_a_recipe_that_is_wrong(recipe, text, message):
-    """Fails if a misspelt or repeated key is dropped, a choice goes unchecked, or broken YAML ends in a trace."""
+    """Fails if a misspelt key is dropped, a choice goes unchecked, or broken YAML ends in a trace."""
     with pytest.raises(InputError, match=message):
         parse(["--config", recipe(text)], Arguments)
 
@@ -77,7 +74,7 @@ def test_a_recipe_of_another_encoding(recipe):
     [
         (["--learning_rat", "3"], "Did you mean '--learning_rate'"),
         (["--learning-rats=3"], "Did you mean '--learning_rate'"),
-        (["--lr", "3"], "--learning_rate"),  # the initials, not a flag of as many letters
+        (["--lr", "3"], "--learning_rate"),
         (["--epochs", "3"], "--num_train_epochs"),
         (["--warmup_ratio", "0.1"], "'--warmup_ratio'.*--warmup_steps 0.1"),
         (["--sentence_pooling_method", "last_token"], "'--sentence_pooling_method'.*--pooling.* lasttoken"),
@@ -127,12 +124,6 @@ def test_a_recipe_is_found_by_name(tmp_path, monkeypatch):
     assert Path(recipe_file("cpu.yaml", "accelerate")).parts[-2:] == ("accelerate", "cpu.yaml")
     Path("cosent_mini").write_text("corpus: a", encoding="utf-8")
     assert recipe_file("cosent_mini") == "cosent_mini"
-    for folder in ("one", "other"):
-        (tmp_path / "recipes" / folder).mkdir(parents=True)
-        (tmp_path / "recipes" / folder / "mini.yaml").touch()
-    with monkeypatch.context() as patched, pytest.raises(InputError, match="one/mini and other/mini"):
-        patched.setattr("cosent.flags.RECIPES", tmp_path / "recipes")
-        recipe_file("mini")
     with pytest.raises(InputError, match="'cosent_mini'"):
         recipe_file("cosent_mnii")
 
@@ -184,8 +175,7 @@ def test_null_is_only_for_what_may_be_none(recipe, word):
 
 def test_values_are_those_of_the_library():
     """Fails if a flag of TrainingArguments means something else here than in other programs that use transformers."""
-    # Theirs knows neither `commas` nor the default of `str | list[str]`.
-    classes = [cls for cls in TRAIN_ARGUMENTS if cls not in (PromptArguments, LossArguments)]
+    classes = [cls for cls in TRAIN_ARGUMENTS if cls is not LossArguments]  # `str | list[str]`, which theirs refuses
     words = shlex.split(
         "--corpus a b --output_dir x --use_cpu --learning_rate 2e-5 --bf16 no --lr_scheduler_type cosine "
         """--lr_scheduler_kwargs '{"num_cycles": 1}' --warmup_steps 0.1 --optim adamw_torch --gradient_checkpointing """

@@ -1,7 +1,6 @@
 """Atomic writes of files and folders, and locks on job outputs."""
 
 import glob
-import hashlib
 import logging
 import os
 import re
@@ -21,7 +20,6 @@ from cosent.errors import InputError, writing
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 180  # bytes of a name that gets a suffix; file systems take 255
 MACHINE = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
 
 
@@ -35,9 +33,9 @@ def partial_file(path: str | Path) -> Iterator[Path]:
     """
     with writing(path):
         path = Path(os.path.realpath(path))
-        for other in leftovers(path.parent, short_name(path.name)):
+        for other in leftovers(path.parent, path.name):
             other.unlink(missing_ok=True)
-        partial = partial_path(path.parent, short_name(path.name), "partial")
+        partial = partial_path(path.parent, path.name, "partial")
         try:
             yield partial
             os.replace(partial, path)
@@ -58,7 +56,7 @@ def complete_folder(folder: str | Path, overwrite: bool = False) -> Iterator[Pat
         folder = target(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         restore(folder)
-        partial = partial_path(folder.parent, f".{short_name(folder.name)}", "partial")
+        partial = partial_path(folder.parent, f".{folder.name}", "partial")
         partial.mkdir()
         try:
             yield partial
@@ -75,7 +73,7 @@ def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
     if not (overwrite and folder.exists()):
         new.rename(folder)
         return
-    old = partial_path(folder.parent, f".{short_name(folder.name)}", "replaced")
+    old = partial_path(folder.parent, f".{folder.name}", "replaced")
     try:
         with held_signals():
             folder.rename(old)
@@ -91,7 +89,7 @@ def replace_folder(new: Path, folder: Path, overwrite: bool) -> None:
 
 def restore(folder: Path) -> None:
     """Removes leftovers of dead processes next to a folder, and restores it if one of them was replacing it."""
-    for other in leftovers(folder.parent, f".{short_name(folder.name)}"):
+    for other in leftovers(folder.parent, f".{folder.name}"):
         if other.suffix == ".replaced" and not folder.exists():
             logger.warning("%s is back: the job that was replacing it was killed.", folder)
             other.rename(folder)
@@ -135,7 +133,7 @@ def locked(output: str | Path) -> Iterator[None]:
     path = target(output)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.with_name(f".{short_name(path.name)}.lock")
+    file = path.with_name(f".{path.name}.lock")
     lock = FileLock(file, is_singleton=True)
     try:
         lock.acquire(blocking=False)
@@ -169,11 +167,6 @@ def writable_folder(folder: str | Path) -> Path:
     place = target(folder)
     place.mkdir(parents=True, exist_ok=True)
     return place
-
-
-def short_name(name: str) -> str:
-    """A name short enough for a suffix: a long one is replaced by its hash."""
-    return name if len(os.fsencode(name)) <= LONGEST else hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
 def partial_path(folder: Path, name: str, kind: str) -> Path:

@@ -26,7 +26,7 @@ OTHER_PROGRAMS = {
     "train_batch_size": "--per_device_train_batch_size: pairs per device",
     "epochs": "--num_train_epochs",
     "max_seq_length": "--max_length: tokens of a sentence, or of both of a cross-encoder's pair",
-    "query_max_len": "--max_length: tokens of a sentence, or of both of a cross-encoder's pair",
+    "lr": "--learning_rate",
     "warmup_ratio": "--warmup_steps 0.1: a number below 1 is a share of all steps",
     "evaluation_strategy": "--eval_strategy: no, steps or epoch",
     "train_file": "--corpus, after cosent prepare, which reads the same files",
@@ -114,16 +114,15 @@ class Flag:
         return self.owner.__module__.startswith("transformers.")
 
 
-def option(default, help_text: str, choices=None, *, positional: bool = False, commas: bool = False):
+def option(default, help_text: str, choices=None, *, positional: bool = False):
     """A field of an arguments dataclass.
 
     Args:
         default: `REQUIRED` for a value that must be given.
         choices: the values that are allowed.
         positional: passed without `--name`; a list takes all such words.
-        commas: whether items of a list may contain commas, as sentences do; otherwise a comma is a wrong separator.
     """
-    metadata = {"help": help_text, "choices": choices and list(choices), "positional": positional, "commas": commas}
+    metadata = {"help": help_text, "choices": choices and list(choices), "positional": positional}
     metadata = {name: value for name, value in metadata.items() if value}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -163,13 +162,6 @@ def boolean(word: str) -> bool:
     if word.lower() in ("false", "no", "off", "0"):
         return False
     raise ValueError
-
-
-def without_commas(word: str) -> str:
-    """An item of a list, without the commas of other programs."""
-    if "," in word:
-        raise argparse.ArgumentTypeError(f"a list is separated by spaces: {word.replace(',', ' ')}, got {word!r}")
-    return word
 
 
 class Once(argparse.Action):
@@ -292,10 +284,7 @@ def add_flag(group, names: list[str], flag: Flag, hidden: bool) -> None:
     if default not in (None, "", []) and help_text != HIDDEN:
         words = " ".join(map(str, default)) if flag.is_list else str(default).lower() if negated else str(default)
         help_text += f" (default: {words}{f'; off: --no_{flag.name}' if negated else ''})".replace("%", "%%")
-    kind: Callable[[str], Any] = boolean if flag.kind is bool else flag.kind
-    if flag.is_list and kind is str and not metadata.get("commas"):
-        kind = without_commas
-    options = {"type": kind, "choices": choices, "help": help_text}
+    options = {"type": boolean if flag.kind is bool else flag.kind, "choices": choices, "help": help_text}
     metavars = {bool: "true|false", int: "N", float: "X", str: "VALUE"}
     options["metavar"] = "|".join(map(str, choices)) if choices else metavars[flag.kind]
     if metadata.get("positional"):
@@ -326,15 +315,6 @@ def as_words(settings: dict) -> list[str]:
 
 class AsWritten(yaml.BaseLoader):
     """YAML whose scalars are text, or None for null: YAML 1.1 itself reads `no` as false, `010` as 8, `1:30` as 90."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [key.value for key, _ in node.value]
-        for key, _ in node.value:
-            is_text = isinstance(key, yaml.ScalarNode) and key.tag != NULL
-            if not is_text or keys.count(key.value) > 1:  # YAML silently keeps the last
-                message = f"the key {key.value!r} occurs twice" if is_text else "this key is not text"
-                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 NULL = "tag:yaml.org,2002:null"
@@ -376,17 +356,12 @@ def recipe_file(name: str, folder: str = "*") -> str:
     if not files:
         shipped = [file.stem for file in RECIPES.glob(f"{folder}/*.yaml")]
         raise InputError(f"There is no recipe at {name}.{nearest(Path(below).stem, shipped)} Shipped ones: {RECIPES}.")
-    if len(files) > 1 and files[0].parent.name != "bi_encoder":
-        both = " and ".join(f"{file.parent.name}/{file.stem}" for file in files)
-        raise InputError(f"{name} is the name of {both}. Name one of them.")
     return str(files[0])
 
 
 def nearest(name: str, names, prefix: str = "") -> str:
-    """The most similar of some names as a question, or one with these initials (`lr`), or one with this word in it."""
-    by_initials = [other for other in names if "".join(word[:1] for word in other.split("_")) == name]
-    by_word = [other for other in names if f"_{name}_" in f"_{other}_"]
-    matches = sorted(by_initials, key=len, reverse=True) or difflib.get_close_matches(name, names, n=1) or by_word
+    """The most similar of some names as a question, or one with this word in it."""
+    matches = difflib.get_close_matches(name, names, n=1) or [other for other in names if f"_{name}_" in f"_{other}_"]
     return f" Did you mean {prefix + matches[0]!r}?" if matches else ""
 
 

@@ -96,7 +96,6 @@ def test_grades_are_gains(make_corpus, caplog):
     corpus = load_corpus(str(make_corpus({"test": rows}, "graded", 5.0)))
     split = corpus.split("test"), corpus.manifest, "test"
     assert described(retrieval_task(*split))["甲"] == {"乙": 5, "丁": 4}
-    assert described(retrieval_task(*split, from_label=3.0))["甲"] == {"乙": 5, "丙": 3, "丁": 4}
     corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
     assert retrieval_task(corpus.split("test"), corpus.manifest, "test") is None
     assert "test has no two different sentences with a label from 0.8" in caplog.text

@@ -137,8 +137,6 @@ OTHERS = [
     ("evaluate", "--pairs {gold} --label_column same", "same"),
     ("evaluate", "--pairs {gold} --text_columns sentence1", "--text_columns"),
     ("evaluate", "--pairs {faq}", "faq.txt, line 1: "),
-    ("evaluate", "--corpus {corpus} --retrieval false --retrieval_from 2", "--retrieval_from"),
-    ("evaluate", "--corpus {corpus} --retrieval_from 0", "above 0, got 0"),
     ("evaluate", "--corpus {corpus} --queries {gold}", "--queries FILE"),
     ("evaluate", "--text {faq}", "--queries FILE"),
     ("evaluate", "--text {faq} --queries {gold} --split train", "--split"),

@@ -43,21 +43,18 @@ def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
     def grouped(least):
         return np.equal(*sentence_groups(rows, least).T)
 
-    def retrieved(least):
-        task = retrieval_task(rows, manifest, "test", least)
+    def retrieved():
+        task = retrieval_task(rows, manifest, "test")
         queries = {task.pool[query] for query in task.relevance.queries}
         return np.array([sentence in queries for sentence in rows["sentence1"]])
 
     for threshold in thresholds:
-        expected = labels >= np.float32(threshold)
-        assert grouped(threshold).tolist() == expected.tolist()
-        if threshold > 0:
-            assert retrieved(threshold).tolist() == expected.tolist()
+        assert grouped(threshold).tolist() == (labels >= np.float32(threshold)).tolist()
     targets = torch.from_numpy(loss_targets(LOSSES["infonce"], labels, manifest))
     similar = grouped(manifest.similar_from)
     assert 0 < similar.sum() < len(labels) and targets.dtype == torch.float32
     assert (targets.diff() >= 0).all() and targets.max() == 1 and targets.min() == 0
-    assert retrieved(None).tolist() == similar.tolist() == (targets >= SIMILAR_LABEL).tolist()
+    assert retrieved().tolist() == similar.tolist() == (targets >= SIMILAR_LABEL).tolist()
     assert (targets.double() >= SIMILAR_LABEL).tolist() == similar.tolist()
     orthogonal = torch.eye(2)[None]  # of the two sentences of a pair, which finds its own less than another
     for label, positive in zip(targets, similar, strict=True):

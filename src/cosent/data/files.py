@@ -67,7 +67,6 @@ class TableArguments(FileArguments):
         None,
         "Names of the two columns of sentences, or their positions from 0; default: sentence1 and sentence2 and their "
         "like, or the only two, with labels the first two of three.",
-        commas=True,
     )
 
 
@@ -79,7 +78,6 @@ class LabelArguments:
         None,
         "Values of labels, e.g. 否=0 是=1; known are numbers, 是, 相似, 相同, true, yes as 1 and 否, 不相似, 不同, "
         "false, no as 0.",
-        commas=True,
     )
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cosent.data.corpus import labels_of
+from cosent.data.corpus import labels_of, similar
 from cosent.data.labels import Labels
-from cosent.errors import InputError
 from cosent.evaluation.retrieval import Relevance, sampled
-from cosent.flags import option, refuse_changed
+from cosent.flags import option
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +22,6 @@ class RetrievalArguments:
     """Retrieval metrics on the sentences of a split."""
 
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
-    retrieval_from: float | None = option(
-        None, "Lowest label of a sentence to find; default: that of the corpus (1 of 0 and 1, 4 of 0..5)."
-    )
-
-    def __post_init__(self):
-        if not self.retrieval:
-            refuse_changed(self, ("retrieval_from",), "--retrieval true")
-        if self.retrieval_from is not None and self.retrieval_from <= 0:
-            raise InputError(f"--retrieval_from must be above 0, got {self.retrieval_from:g}. Raise it, e.g. to 1.")
 
 
 @dataclass(frozen=True)
@@ -61,19 +51,17 @@ class RetrievalTask:
         return digest.hexdigest()
 
 
-def retrieval_task(rows, labels: Labels, where: str, from_label: float | None = None) -> RetrievalTask | None:
+def retrieval_task(rows, labels: Labels, where: str) -> RetrievalTask | None:
     """The task of rows with the columns of the contract; None, with a line in the log, if no pair is labelled similar.
 
-    Every sentence of a similar pair is a query for the other one. The gain of a sentence is its label: 1 of binary
-    labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with itself is no pair.
+    Every sentence of a pair from `Labels.similar_from` on is a query for the other one. The gain of a sentence is its
+    label: 1 of binary labels. Of a pair that is labelled more than once, the greatest label is kept; a sentence with
+    itself is no pair.
 
     Args:
         where: the rows, in words.
-        from_label: least label of similar sentences, above 0; default: `Labels.similar_from`.
     """
-    from cosent.data.corpus import similar
-
-    grades, least = labels_of(rows), labels.similar_from if from_label is None else from_label
+    grades, least = labels_of(rows), labels.similar_from
     place: dict[str, int] = {}
     columns = ([place.setdefault(s, len(place)) for s in rows[name][:]] for name in ("sentence1", "sentence2"))
     places = np.array(list(columns)).T

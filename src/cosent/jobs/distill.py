@@ -42,7 +42,6 @@ class DistillArguments:
     teacher_prompt: list[str] | None = option(
         None,
         "Prompt of the teacher, as --prompt is of the student; default: that of its folder.",
-        commas=True,
     )
     corruption_share: float = option(0.5, "Share of the source sentences in which words are masked or replaced.")
 

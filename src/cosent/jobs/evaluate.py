@@ -128,7 +128,7 @@ def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments)
     if args.queries is not None:
         refuse_changed(args, OF_PAIRS, "--pairs FILE")
         refuse_changed(args, OF_CORPUS, "--corpus NAME")
-        refuse_changed(retrieval_args, ("retrieval", "retrieval_from"), "--corpus NAME or --pairs FILE")
+        refuse_changed(retrieval_args, ("retrieval",), "--corpus NAME or --pairs FILE")
         args.single()
     elif args.pairs is None:
         refuse_changed(args, (*OF_TABLES, "label_column", "label_values"), "--pairs FILE")
@@ -203,7 +203,7 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
     task, embeds, rows = None, isinstance(model, SentenceEncoder), corpus.split(args.split)
     if retrieval_args.retrieval and embeds:
         where = f"{corpus.folder} {args.split}"
-        task = retrieval_task(rows, corpus.manifest, where, retrieval_args.retrieval_from)
+        task = retrieval_task(rows, corpus.manifest, where)
     if task is None:
         scores = score(model, rows, prompts)
     else:

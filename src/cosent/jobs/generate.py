@@ -28,7 +28,7 @@ class GenerateArguments(OutputFile, SentenceFile, ModelSource):
     """Sentences and sampling."""
 
     model: str = "similar-writer"
-    sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True, commas=True)
+    sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True)
     num: int = option(5, "Most generated sentences per text.")
     num_samples: int = option(100, "Samples per text, before duplicates are dropped.")
     top_p: float = option(

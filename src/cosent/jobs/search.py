@@ -33,7 +33,7 @@ class SearchArguments(HitLimits, PromptArguments, TextColumn, ModelSource):
 
     text: list[str] | None = option(None, f"Files of sentences: {FILE_KINDS}")
     index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
-    query: list[str] | None = option(None, "Queries to answer.", commas=True)
+    query: list[str] | None = option(None, "Queries to answer.")
     top: int = option(10, "Most hits per query.")
     rerank: str | None = option(None, "Cross-encoder that reranks the nearest sentences.")
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")

@@ -36,12 +36,11 @@ class StudyArguments(DataFolder):
     study: str = option(REQUIRED, "Name of a shipped study, or its YAML file.", positional=True)
     seeds: list[int] | None = option(None, "Seeds instead of those of the study.")
     only: list[str] | None = option(None, "Methods to run, by their names in the tables.")
-    corpus: list[str] | None = option(None, "Corpora of the study to run.", commas=True)
+    corpus: list[str] | None = option(None, "Corpora of the study to run.")
     set: list[str] | None = option(
         None,
         "KEY=VALUE flags for every run, which override those of the study, e.g. limit_train=500; their results go to a "
         "folder of their own.",
-        commas=True,
     )
     parallel: int = option(1, "Number of runs at a time, which share the cores.")
     accelerate_config: str = option("cpu", "Configuration of accelerate.")

@@ -87,7 +87,7 @@ class SentenceEncoder(TextModel):
             model, unused = cls.load_transformer(path, seed, dropout_changes(path, dropout))
             tokenizer = load_tokenizer(path, model)
             pool, after_pooling = load_modules(path, model.config.hidden_size, pooling, seed, cls.default_pooling)
-            check_architecture(model.base_model, tokenizer, pool.mode)
+            check_architecture(model.config, pool.mode)
             encoder = cls(model, tokenizer, pool, after_pooling)
             encoder.prompts, encoder.kept_settings = read_prompts(path), KeptSettings.read(path, unused)
             encoder.kept_settings.apply(tokenizer)

@@ -152,7 +152,7 @@ class CrossEncoder(TextModel):
                 raise InputError(f"{path}: XLNet's classifier depends on padding. Use another cross-encoder.")
             if config.model_type == LOOKUP:
                 raise InputError(f"{path} has a lookup, which reads each sentence by itself. Take --tower bi_encoder.")
-            changes: dict[str, Any] = {**dropout_changes(path, dropout, head=True)}
+            changes: dict[str, Any] = {**dropout_changes(path, dropout)}
             is_classifier = is_cross_encoder(path)
             has_head = is_classifier and num_labels in (None, config.num_labels)
             if num_labels is not None:
@@ -170,7 +170,7 @@ class CrossEncoder(TextModel):
                 name_classes(model.config)
             if "score" in dict(model.named_children()):  # transformers' name of the head of decoders
                 find_last_token(model.config, tokenizer, fresh=not has_head)
-            check_architecture(model.base_model, tokenizer)
+            check_architecture(model.config)
             encoder = cls(model, tokenizer)
             encoder.prompts = read_prompts(path, CROSS_ENCODER)
         if max_length is not None:

@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from cosent.compute.packed_backbone import DECODERS, LOOKUP, POSITIONS, plain_forward
-from cosent.compute.state import evaluating, seeded
+from cosent.compute.packed_backbone import DECODERS, LOOKUP, POSITIONS
+from cosent.compute.state import seeded
 from cosent.errors import InputError, once, reading
 from cosent.models.folder import read_json, weights_file
 
@@ -85,18 +85,14 @@ def known_reason(model: str, error: str) -> str | None:
     return None
 
 
-HEADS = ("classif", "pooler", "summary", "qa")  # parts of the names of a head's settings
-
-
-def dropout_names(config, of_head: bool = False) -> list[str]:
-    """Names of the dropout probabilities of a backbone, or of a classifier's head, in a config."""
+def dropout_names(config) -> list[str]:
+    """Names of the dropout probabilities in a config."""
     settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
-    names = [name for name, value in settings.items() if "drop" in name and not isinstance(value, bool)]
-    return [name for name in names if any(part in name for part in HEADS) == of_head]
+    return [name for name, value in settings.items() if "drop" in name and not isinstance(value, bool)]
 
 
-def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dict[str, float]:
-    """Config changes that set all dropout probabilities, with `head` also a classifier's; none for None."""
+def dropout_changes(path: str, dropout: float | None) -> dict[str, float]:
+    """Config changes that set all dropout probabilities; none for None."""
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
@@ -105,7 +101,6 @@ def dropout_changes(path: str, dropout: float | None, head: bool = False) -> dic
     names = dropout_names(config)
     if not names:
         raise InputError(f"--dropout {dropout:g}: a {config.model_type} model has no dropout. Leave it out.")
-    names += dropout_names(config, of_head=True) if head else []
     logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)
     return dict.fromkeys(names, dropout)
 
@@ -209,43 +204,18 @@ def keep_layers(backbone: nn.Module, count: int) -> None:
                 module.layer_idx = index  # its place in a KV cache
 
 
-PADDING_EFFECT = 0.02  # above the rounding of bfloat16, below the effect in architectures that read padding
-
-
-def check_architecture(backbone: nn.Module, tokenizer, pooling: str | None = None) -> None:
-    """Runs a backbone on a few tokens, unless it is a verified encoder; `pooling` is None below a classifier."""
-    kind = backbone.config.model_type
-    if kind in POSITIONS and kind not in DECODERS:
-        return
-    try:
-        is_causal, padding_effect = observe_architecture(backbone, tokenizer)
-    except Exception as error:  # architectures that are not encoders fail in many ways
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"A {kind} model does not run on plain sentences ({reason}). Take an encoder.") from error
-    if is_causal and pooling is not None and "cls" in pooling.split("+"):
+def check_architecture(config, pooling: str | None = None) -> None:
+    """Refuses what cannot embed sentences, and warns of an unverified architecture; `pooling` is None below a head."""
+    kind = config.model_type
+    if config.is_encoder_decoder:
+        raise InputError(f"A {kind} model writes a text for a text, and embeds none. Take an encoder.")
+    if kind in DECODERS and pooling == "cls":
         raise InputError(
-            f"--pooling {pooling} reads the first token, but in a {kind} model that token sees no other. Pass mean."
+            f"--pooling cls reads the first token, which sees no other in a {kind} model. Pass lasttoken or mean."
         )
-    if padding_effect > PADDING_EFFECT:
+    if kind not in (*POSITIONS, LOOKUP):
         logger.warning(
-            f"{kind} models read padded places: vectors and scores depend on the other sentences of a batch "
-            f"(here by {padding_effect:.0%}). Take another architecture, or compute in batches of one."
+            "%s models are not verified: compare a sentence alone with the same one in a batch of longer ones, whose "
+            "places some architectures read.",
+            kind,
         )
-
-
-@torch.no_grad()
-def observe_architecture(backbone: nn.Module, tokenizer) -> tuple[bool, float]:
-    """Whether a first token does not see the last one, and how much padding changes the vectors of a sentence.
-
-    The change is the largest one, relative to the largest component of a vector; rounding causes about 1e-6.
-    """
-    special = set(tokenizer.all_special_ids)
-    a, b, c, d, e = [number for number in range(len(special) + 5) if number not in special][:5]
-    padded = torch.tensor([[a, b, c, d], [a, b, c, e], [a, b, c, tokenizer.pad_token_id]], device=backbone.device)
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], device=backbone.device)
-    with evaluating(backbone):
-        one_end, other_end, short = plain_forward(backbone, {"input_ids": padded, "attention_mask": mask}).float()
-        rows = {"input_ids": padded[2:, :3], "attention_mask": mask[2:, :3]}
-        (alone,) = plain_forward(backbone, rows).float()
-    effect = (short[:3] - alone).abs().max() / alone.abs().max()
-    return torch.equal(one_end[0], other_end[0]), float(effect)

@@ -97,7 +97,6 @@ class PromptArguments:
         None,
         "Text in front of every sentence (`search`: every query), or two: for first and second sentences; "
         '"" for none; default: the model\'s.',
-        commas=True,
     )
     prompt_name: list[str] | None = option(None, "Name of a prompt of the model, or two, instead of --prompt.")
 
