@@ -109,7 +109,7 @@ def test_a_cross_encoder_is_recognised(of_corpus, corpus, pairs, tiny_model, tmp
     assert of_corpus(corpus, "--int8", "true", model=tmp_path / "model")["pairs"] == 32
 
 
-@pytest.mark.parametrize("ending", [".tsv", ".csv.gz", ".xlsx"])
+@pytest.mark.parametrize("ending", [".csv.gz", ".xlsx"])
 def test_a_file_counts_as_the_corpus_it_would_be(evaluate, labelled, make_corpus, pairs, ending, trained):
     """Fails if a row of some format is lost or gets another label: every figure is that of the prepared corpus."""
     model = trained(faq=0.5)

@@ -1,8 +1,7 @@
-"""Writers of tables (tsv, csv, jsonl, xlsx), whose file appears when it is complete."""
+"""Writers of tables (csv, jsonl, xlsx), whose file appears when it is complete."""
 
 import csv
 import gzip
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +32,7 @@ def output_format(path: str | Path) -> str:
     """The format of a table to write, or an error that names the formats."""
     format = known_format(path, "--output")
     if format not in WRITERS:
-        raise InputError(f"{path}: tables are written as .tsv, .csv, .jsonl or .xlsx. Name such a file.")
+        raise InputError(f"{path}: tables are written as .csv, .jsonl or .xlsx. Name such a file.")
     return format
 
 
@@ -41,8 +40,7 @@ def output_format(path: str | Path) -> str:
 def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     """Yields a function that appends rows, `{column: value}`, to a new file; see `check_output`.
 
-    In TSV, tabs and line breaks of a text become spaces, since nothing is quoted there. JSON lines have the keys of
-    each row, the other formats the columns `names`.
+    JSON lines have the keys of each row, the other formats the columns `names`.
     """
     format = output_format(path)
     with partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
@@ -61,20 +59,14 @@ def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
 
 @contextmanager
 def _text_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Write]:
-    opened, format = gzip.open if path.lower().endswith(".gz") else open, format_of(path)
+    opened = gzip.open if path.lower().endswith(".gz") else open
     with opened(partial, "wt", encoding="utf-8", newline="") as file:  # type: ignore[operator]
-        if format == "jsonl":
+        if format_of(path) == "jsonl":
             yield lambda rows: file.writelines(as_text(row) + "\n" for row in rows)
             return
-        unquoted: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
-        writer = csv.DictWriter(file, names, lineterminator="\n", **unquoted if format == "tsv" else {})
+        writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
-        yield lambda rows: writer.writerows(map(one_line, rows) if format == "tsv" else rows)
-
-
-def one_line(row: dict) -> dict:
-    """A row without tabs and line breaks in its texts."""
-    return {name: re.sub(r"[\t\r\n]+", " ", str(value)) for name, value in row.items() if value is not None}
+        yield writer.writerows
 
 
 @contextmanager
@@ -113,7 +105,4 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
     book.save(partial)
 
 
-WRITERS = {
-    **dict.fromkeys(("tsv", "csv", "jsonl"), _text_writer),
-    "xlsx": _xlsx_writer,
-}
+WRITERS = {"csv": _text_writer, "jsonl": _text_writer, "xlsx": _xlsx_writer}

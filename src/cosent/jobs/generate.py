@@ -3,7 +3,7 @@
 cosent generate --model runs/student 微信和支付宝哪个好 --num 20
 cosent generate --model runs/student --text questions.xlsx --text_column question --output similar.xlsx
 
---output (tsv, csv, jsonl, xlsx) has a row per generated sentence: text, similar and score, the last two empty
+--output (csv, jsonl, xlsx) has a row per generated sentence: text, similar and score, the last two empty
 for a text without any.
 """
 

@@ -3,7 +3,7 @@
 cosent similarity --model runs/stsb 我喜欢北京 我不喜欢北京
 cosent similarity --model runs/stsb --pairs pairs.csv --text_columns q1 q2 --output scored.xlsx
 
---output (tsv, csv, jsonl, xlsx) has the rows of --pairs with score and, for a model with a decision rule,
+--output (csv, jsonl, xlsx) has the rows of --pairs with score and, for a model with a decision rule,
 probability and verdict. Without it, pairs are printed.
 """
 
