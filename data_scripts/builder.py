@@ -22,7 +22,6 @@ from .pairs import Tally
 from .sources import Source
 from .splits import PairHashes, assign_splits
 
-VERSION = "1.0.0"
 ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB
 
 
@@ -40,7 +39,7 @@ class PairsBuilder(datasets.GeneratorBasedBuilder):
     pairs of own corpora.
     """
 
-    VERSION = datasets.Version(VERSION)
+    VERSION = datasets.Version("1.0.0")
     BUILDER_CONFIG_CLASS = PairsConfig
 
     def _info(self) -> datasets.DatasetInfo:

@@ -32,7 +32,7 @@ def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
     return "infonce" if negatives else None
 
 
-def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
+def describe(source, folder: Path, tallies: dict) -> Manifest:
     """The manifest of the splits in `folder`."""
     from cosent.data.corpus import labels_of, unordered_pairs
 
@@ -78,7 +78,6 @@ def describe(source, folder: Path, tallies: dict, version: str) -> Manifest:
         absent_splits=[split for split in SPLITS if split not in splits],
         warnings=warnings,
         source=source.words,
-        builder_version=version,
         terms=corpus.terms,
     )
     if "train" in splits and len(splits["train"]["label_histogram"]) == 1:

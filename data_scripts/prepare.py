@@ -142,6 +142,6 @@ def write(source, output: Path, overwrite: bool) -> Manifest:
         work.mkdir()
         tallies = builder.build(folder, work, source)
         shutil.rmtree(work)
-        manifest = describe(source, folder, tallies, builder.VERSION)
+        manifest = describe(source, folder, tallies)
         manifest.save(folder)
     return manifest

@@ -25,9 +25,6 @@ def once(log: Callable[[str], None], message: str) -> None:
     log(message)
 
 
-PARTIAL_NAME = re.compile(r"\.\w+-\d+-[0-9a-f]{8}\.(partial|replaced)\b")  # suffix of what is being written
-
-
 @contextmanager
 def reading(path: str | Path, advice: str = "Copy it again, or make it again.") -> Iterator[None]:
     """Raises any error of reading a file or folder as an `InputError`: libraries have many kinds for damaged files.
@@ -61,7 +58,7 @@ def writing(path: str | Path, advice: str = "") -> Iterator[None]:
         if (failure := system_error(error)) is None:
             raise
         remedy = f"Check its place, permissions and free space, or name another. {advice}".rstrip()
-        raise InputError(f"{clean(path)} could not be written ({in_short(failure, path)}). {remedy}") from error
+        raise InputError(f"{path} could not be written ({in_short(failure, path)}). {remedy}") from error
 
 
 def system_error(error: BaseException | None) -> Exception | None:
@@ -74,17 +71,11 @@ def system_error(error: BaseException | None) -> Exception | None:
     return None
 
 
-def clean(text: str | Path) -> str:
-    """A text in which files that are being written have the names that they will have."""
-    return PARTIAL_NAME.sub("", str(text))
-
-
 def in_short(error: Exception, path: str | Path = "") -> str:
     """An error on one line; one of the system without its number, and with its file unless that is `path`."""
     if isinstance(error, OSError) and error.strerror:
-        is_other = error.filename and clean(error.filename) != clean(path)
-        return f"{error.strerror}: {clean(error.filename)}" if is_other else error.strerror
-    text = " ".join(clean(str(error)).split())
+        return f"{error.strerror}: {error.filename}" if error.filename not in (None, str(path)) else error.strerror
+    text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}".removesuffix(": ")
 
 

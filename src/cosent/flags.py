@@ -263,7 +263,7 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"{where}: expected a flat list of `key: value` lines.")
         for key, value in settings.items():
             if key not in self.flags or key == "config":
-                raise InputError(f"{where}: unknown key {key!r}.{self.meant(key)} Nothing was run.")
+                raise InputError(f"{where}: unknown key {key!r}.{self.meant(str(key))} Nothing was run.")
             empty, items = value is None and self.flags[key].optional, value if isinstance(value, list) else [value]
             if not empty and not all(isinstance(item, str) for item in items):
                 raise InputError(f"{where}: {key} takes a value or a flat list of values, got {value}.")

@@ -29,7 +29,6 @@ class Manifest(Labels):
         absent_splits: splits that the source does not have.
         warnings: caveats for users of the figures, e.g. a partial corpus.
         source: origin of the rows, in words.
-        builder_version: version of the builder that wrote the folder.
         terms: what the publisher allows; empty for pairs of one's own.
     """
 
@@ -38,7 +37,6 @@ class Manifest(Labels):
     absent_splits: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     source: str = ""
-    builder_version: str = ""
     terms: str = ""
 
     def save(self, folder: str | Path) -> None:

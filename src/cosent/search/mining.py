@@ -14,7 +14,6 @@ import pyarrow
 from pyarrow import parquet
 from tqdm.auto import tqdm
 
-from cosent import __version__
 from cosent.atomic import complete_folder
 from cosent.data.corpus import Corpus
 from cosent.data.files import normalized_text
@@ -198,5 +197,4 @@ def write_corpus(folder: Path, manifest: Manifest, texts: list[str], pairs: Pair
         parquet.write_table(pyarrow.table(dict(zip(COLUMNS, columns, strict=True))), file)
         manifest.splits["train"] |= {"rows": len(labels), "sha256": sha256_of_file(file)}
         manifest.absent_splits = [split for split in SPLITS if split != "train"]
-        manifest.builder_version = f"cosent {__version__}"
         manifest.save(partial_folder)
