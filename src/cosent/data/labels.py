@@ -118,19 +118,14 @@ def as_written(label: object) -> str:
         return text
 
 
-def is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def value_of(label: object, words: Mapping[str, str]) -> object:
     """The value of a label that is one of `words`, else the label; None for a number if `words` map other numbers."""
     text = as_written(label)
     if text in words:
         return words[text]
-    return None if is_number(text) and any(map(is_number, words)) else label
+    if any(number_of(word, {}) is not None for word in words) and number_of(text, {}) is not None:
+        return None
+    return label
 
 
 def number_of(label: object, words: Mapping[str, str] = LABEL_WORDS) -> float | None:
@@ -149,7 +144,7 @@ def remedy_of(label: object, kind: str = "") -> str:
         return "Write percentages as numbers without the sign; --label_max 100 is their range."
     if isinstance(label, dict | list | None) or not text:
         return "Write a number or a word as the label."
-    if is_number(text):
+    if number_of(text, {}) is not None:
         if kind == "nli":
             return "Say what the numbers stand for, e.g. --label_values 0=entailment 1=neutral 2=contradiction."
         return "Correct it, or for grades pass --label_kind graded with their --label_min and --label_max."

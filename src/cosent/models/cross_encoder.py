@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import processors
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
@@ -20,7 +19,7 @@ from cosent.data.labels import NLI_CLASSES
 from cosent.data.pairs import JoinedPairCollator, Prefixes, tokenize_joined, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.embedding import as_texts, check_finite, chunks, run_by_length
+from cosent.models.embedding import check_finite, chunks, run_by_length
 from cosent.models.folder import (
     add_server_keys,
     is_cross_encoder,
@@ -83,9 +82,9 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
     """Sets the padding token of a decoder's classifier, so that every server reads the score at the same token.
 
     transformers reads the last token that is not `config.pad_token_id`. A head that was trained so keeps that token,
-    and the tokenizer pads with it. For a fresh head, an end-of-text token separates sentences ("ab" + "c" would be
-    "a" + "bc"), and padding is another token than the one that ends every pair, as in Qwen3-Embedding: transformers
-    would read the token before it, and servers that read the very last token (vLLM) another score.
+    and the tokenizer pads with it. For a fresh head, padding is another token than the one that ends every pair, as in
+    Qwen3-Embedding: transformers would read the token before it, and servers that read the very last token (vLLM)
+    another score.
 
     Args:
         config, tokenizer: changed in place, and saved with the model.
@@ -95,13 +94,8 @@ def find_last_token(config, tokenizer, fresh: bool) -> None:
         if config.pad_token_id != tokenizer.pad_token_id:
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
         return
-    if fresh and not tokenizer.num_special_tokens_to_add(pair=True):
-        backend, end = tokenizer.backend_tokenizer, tokenizer.eos_token or tokenizer.pad_token
-        between = processors.TemplateProcessing(
-            single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.convert_tokens_to_ids(end))]
-        )
-        earlier = [] if backend.post_processor is None else [backend.post_processor]
-        backend.post_processor = processors.Sequence([*earlier, between])
+    if not tokenizer.num_special_tokens_to_add(pair=True):
+        raise InputError("This tokenizer puts no token between two sentences. Start from an embedding model.")
     last = tokenizer.convert_ids_to_tokens(tokenizer("a", "b")["input_ids"][-1])
     if last == tokenizer.pad_token:
         padding = [token for token in tokenizer.all_special_tokens if token != last]
@@ -256,23 +250,6 @@ class CrossEncoder(TextModel):
         first, second = ([pair[side] for pair in pairs] for side in (0, 1))
         scores = self.similarity(first, second, batch_size, **options)
         return float(scores[0]) if single else scores
-
-    def rank(
-        self, query: str, documents: list[str], top_k: int | None = None, return_documents: bool = False, **options: Any
-    ) -> list[dict[str, Any]]:
-        """The documents by descending score of `(query, document)`, the first `top_k` or all of them.
-
-        Args:
-            options: keywords of `predict`.
-
-        Returns:
-            Dicts with `corpus_id` (the place in `documents`), `score`, and with `return_documents` also `text`.
-        """
-        documents = as_texts(documents)
-        scores = self.predict([(query, document) for document in documents], **options)
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        text = [{"text": documents[place]} if return_documents else {} for place in order]
-        return [{"corpus_id": int(p), "score": float(scores[p])} | t for p, t in zip(order, text, strict=True)]
 
     def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Writes a folder that transformers and sentence-transformers load, see `SentenceEncoder.save_pretrained`."""
