@@ -97,7 +97,7 @@ def test_the_classes_of_somebody_elses_classifier(tmp_path):
     np.testing.assert_array_equal(trained, scores)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_compiled_model_scores_as_before(encoder):
     """Fails if --torch_compile stops at a head that leaves autocast, or computes its logits in bfloat16."""
     encoder.packing, inputs = False, encoder.tokenizer(["好天气"], ["天气好"], return_tensors="pt")

@@ -50,7 +50,7 @@ def test_few_validation_pairs_are_said_once(tmp_path, caplog):
     assert f"{tmp_path}/31 come from 31 validation pairs" in message
 
 
-@pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["bi_run", "cross_run", pytest.param("ce", marks=pytest.mark.matrix)])
 def test_a_trained_model_answers_with_probabilities(kind, request, train, made_up, pairs, job):
     """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
     if kind == "ce":
@@ -91,7 +91,7 @@ def test_a_trained_model_answers_with_probabilities(kind, request, train, made_u
         similarity("--base_rate", "0.1", "--prompt", "问：")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_one_map_per_binary_corpus_and_none_for_grades(train, make_corpus, splits, job):
     """Fails if a corpus is answered with the map of another, or STS-B gets a probability."""
     turned = {split: [(a, b, 1 - y) for a, b, y in part] for split, part in splits.items()}

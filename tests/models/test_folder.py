@@ -130,7 +130,9 @@ def test_everything_comes_out_again(start, tmp_path):
     np.testing.assert_allclose(np.linalg.norm(int8, axis=1), 1, atol=1e-6, err_msg="int8 leaves out a module")
 
 
-@pytest.mark.parametrize("flags", [("--use_peft", "true"), ("--bf16", "true", "--loss", "sbert")])
+@pytest.mark.parametrize(
+    "flags", [("--use_peft", "true"), pytest.param(("--bf16", "true", "--loss", "sbert"), marks=pytest.mark.matrix)]
+)
 def test_training_keeps_what_it_does_not_train(start, train, make_corpus, pairs, tmp_path, flags):
     """Fails if a run loses a part of its starting folder, or leaves a Dense layer as it was."""
     corpus = make_corpus({"train": pairs, "validation": pairs[:32]})

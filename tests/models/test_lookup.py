@@ -165,7 +165,7 @@ FEW = ("--max_steps", "2", "--eval_strategy", "no", "--learning_rate", "0.01")
     "flags",
     [
         ("--loss", "cosent_in_batch", "--cached_batch_size", "32", "--dropout", "0.1", "--bf16", "true"),
-        ("--loss", "simcse", "--dropout", "0.5", "--max_length", "8"),
+        pytest.param(("--loss", "simcse", "--dropout", "0.5", "--max_length", "8"), marks=pytest.mark.matrix),
     ],
     ids=lambda flags: flags[1],
 )

@@ -100,7 +100,7 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
             load(str(folder / "adapter"))
 
 
-@pytest.mark.parametrize("tower", ["bi_encoder", pytest.param("cross_encoder", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tower", ["bi_encoder", pytest.param("cross_encoder", marks=pytest.mark.matrix)])
 def test_resuming_is_exact(train, start, tower):
     """Fails if a checkpoint of a LoRA run lacks a trained weight (of Dense layers, too), or merges the adapter in."""
     flags = ("--tower", tower) if tower == "cross_encoder" else ("--tower", tower, "--model_name_or_path", str(start))

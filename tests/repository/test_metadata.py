@@ -110,12 +110,3 @@ def test_it_runs(tmp_path, monkeypatch):
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     printed = "".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in outputs)
     assert (tmp_path / "model/run.json").is_file() and re.search(r"^Spearman: -?0\.\d{4}$", printed, re.MULTILINE)
-
-
-def test_tests_lie_in_the_rooms_of_the_code():
-    """Fails if the test of a module is not found by its path."""
-    rooms = {path.name for path in (ROOT / "src/cosent").iterdir() if path.is_dir()} | {"data_scripts", "lab"}
-    files = list((ROOT / "tests").rglob("test_*.py"))
-    assert len(files) > 60
-    folders = {path.relative_to(ROOT / "tests").parts[0] for path in files if path.parent != ROOT / "tests"}
-    assert folders <= rooms | {"repository", "golden"}

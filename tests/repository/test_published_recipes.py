@@ -24,6 +24,7 @@ LAYOUTS = {
     "cross_encoder/bge_reranker": published.bge_reranker,
     "cross_encoder/qwen3_lora": published.qwen3_embedding,
 }
+AT_NIGHT = ("bi_encoder/bge_zh", "cross_encoder/qwen3_lora")  # the layouts alone: tests/models
 PROMPT = "Instruct: Retrieve semantically similar text\nQuery:"
 
 
@@ -37,7 +38,9 @@ def theirs(name: str, folder: str, first: list[str], second: list[str]) -> np.nd
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.matrix] * (name in AT_NIGHT)) for name in LAYOUTS]
+)
 def test_a_recipe_from_training_to_serving(name, train, made_up, pairs, tmp_path, capsys):
     """Fails if a recipe for a published model stops on the way, or is served with other scores than it was tested with.
 
