@@ -22,11 +22,14 @@ def cross(tiny_cross):
 
 
 def test_encode_takes_what_other_libraries_pass(encoder):
-    """Fails if `encode` of a single string or as a tensor differs from rows of the plain array."""
+    """Fails if `encode` of a single string, a tensor or shortened vectors differs from rows of the plain array."""
     plain = encoder.encode(TEXTS)
     np.testing.assert_allclose(encoder.encode(TEXTS[0]), plain[0], atol=1e-6)
     np.testing.assert_array_equal(encoder.encode(TEXTS, show_progress_bar=None, convert_to_numpy=True), plain)
     np.testing.assert_array_equal(encoder.encode(TEXTS, convert_to_tensor=True), torch.from_numpy(plain))
+    short = encoder.encode(TEXTS, truncate_dim=8, normalize_embeddings=True)
+    expected = plain[:, :8] / np.linalg.norm(plain[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(short, expected, atol=1e-6)
 
 
 def test_paraphrase_mining_takes_the_encoder_itself(encoder):

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 from tqdm.auto import tqdm
 
 from cosent.compute.packed_backbone import packed_forward, plain_forward
@@ -158,6 +159,7 @@ class SentenceEncoder(TextModel):
         *,
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
+        truncate_dim: int | None = None,
     ) -> Any:
         """Embeds sentences in evaluation mode, duplicates once; warns about sentences longer than `max_length`.
 
@@ -169,6 +171,7 @@ class SentenceEncoder(TextModel):
             prompt, prompt_name, batch_size: as in `similarity`, with one prompt.
             convert_to_tensor: return a tensor on the model's device instead of an array. `convert_to_numpy` is accepted
                 and changes nothing: False alone would mean a list of tensors.
+            truncate_dim: keep the first numbers of each vector; `truncate` does so for good.
 
         Returns:
             float32 array or tensor of shape `(len(sentences), hidden)`, in their order; `(hidden,)` for one string.
@@ -176,8 +179,12 @@ class SentenceEncoder(TextModel):
         texts = as_texts(sentences)
         prefix = self.prefix(self.prompts.text(prompt, prompt_name))
         with tqdm(total=len(texts), unit="sentence", disable=not show_progress_bar) as progress:
-            vectors, truncated = embed(self, texts, batch_size, normalize_embeddings, progress.update, prefix)
+            whole = normalize_embeddings and truncate_dim is None
+            vectors, truncated = embed(self, texts, batch_size, whole, progress.update, prefix)
         warn_truncated(truncated, len(texts), "sentences", self.max_length)
+        if truncate_dim is not None:
+            vectors = vectors[:, :truncate_dim]
+            vectors = normalize(torch.from_numpy(vectors), dim=-1).numpy() if normalize_embeddings else vectors
         vectors = vectors[0] if isinstance(sentences, str) else vectors
         return torch.from_numpy(vectors).to(self.device) if convert_to_tensor else vectors
 
