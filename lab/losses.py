@@ -18,12 +18,6 @@ from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import SIMILAR_LABEL
 
 
-def sbert_cosent(logits: Tensor, labels: Tensor, scores: Tensor, weight: float = 0.1, scale: float = 20.0) -> Tensor:
-    """Sentence-BERT's cross entropy on equal parts of the labels, plus `weight` times CoSENT on the cosines."""
-    classes = equal_parts(labels, logits.shape[-1])
-    return cross_entropy_loss(logits, classes) + weight * cosent_loss(scores, labels, scale)
-
-
 def sbert_cosine(logits: Tensor, labels: Tensor, scores: Tensor, weight: float = 1.0, floor: float = 0.5) -> Tensor:
     """Sentence-BERT's cross entropy, plus `weight` times the mean of `t * (1 - s) + (1 - t) * max(0, s - floor)`.
 

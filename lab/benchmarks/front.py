@@ -132,6 +132,19 @@ def mean(name: str, row: dict) -> float:
     return float(np.mean(PUBLISHED[name] if name in PUBLISHED else [100 * each for each in row["spearman"].values()]))
 
 
+def themed(theme: str, height: float):
+    """A transparent figure of 8.6 inches by `height` in the colours of a theme."""
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+
+    text, faint, grid, *_ = INKS[theme]
+    rcParams.update({"text.color": text, "axes.edgecolor": faint, "xtick.color": faint, "ytick.color": faint})
+    rcParams.update({"grid.color": grid, "font.size": 9, "axes.titlesize": 10})
+    figure = Figure(figsize=(8.6, height))
+    figure.patch.set_alpha(0)
+    return figure
+
+
 @styled
 def front_picture(result: dict, encode: dict, theme: str) -> str:
     """Score against size: left the four published test sets, right the questions that no model has seen.
@@ -141,15 +154,10 @@ def front_picture(result: dict, encode: dict, theme: str) -> str:
     Args:
         theme: a key of `INKS`.
     """
-    from matplotlib import rcParams
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    text, faint, grid, background, ours, others = INKS[theme]
-    rcParams.update({"text.color": text, "axes.edgecolor": faint, "xtick.color": faint, "ytick.color": faint})
-    rcParams.update({"grid.color": grid, "font.size": 9, "axes.titlesize": 10})
-    figure = Figure(figsize=(8.6, 3.2))
-    figure.patch.set_alpha(0)
+    _, faint, _, background, ours, others = INKS[theme]
+    figure = themed(theme, 3.2)
     measured, times = {row["name"]: row for row in result["rows"]}, times_of(encode)
     panels = figure.subplots(1, 2, sharex=True)
     titles = ("ATEC, BQ, LCQMC, STS-B: mean Spearman ×100", "150 questions that no model has seen: Recall@1, %")

@@ -7,8 +7,8 @@ python -m lab.tables --check      change nothing, exit with 1 where a table is n
 The text between `<!-- results:NAME -->` and `<!-- end -->` is replaced by the table of the study in the folder
 `lab/results/NAME`, or of the benchmark whose JSON is `lab/results/NAME.json`. `<!-- results:NAME probabilities -->`
 asks for the errors of a study's probabilities instead of its Spearman, `retrieval` for retrieval metrics next to it,
-`corpora` for a row per corpus, `seen` for test pairs apart whose sentences training has not read, `thresholds` for
-losses beside those of `primary`, and `picture` for the picture of an experiment.
+`corpora` for a row per corpus, `losses` for losses of several studies next to CoSENT, `seen` for test pairs apart whose
+sentences training has not read, and `picture` for the picture of an experiment.
 `results:reference` is the list of public names, of the code; `results:front` is README's first table (`zh`: Chinese).
 Figures in sentences and other tables: see figures.py.
 """
@@ -21,19 +21,23 @@ from pathlib import Path
 
 from cosent.errors import InputError, messages_for_users
 from lab import ROOT
-from lab.benchmarks.adds import adds_probed_table, adds_table
 from lab.benchmarks.cards import cards_table
 from lab.benchmarks.encode import encode_table
-from lab.benchmarks.exactness import exactness_table
 from lab.benchmarks.front import front_table
 from lab.benchmarks.phenomena import phenomena_table
 from lab.benchmarks.quickstart import quickstart_table
-from lab.benchmarks.roformer_sim import roformer_sim_table, ten_pairs_table
 from lab.benchmarks.speed.__main__ import speed_table
 from lab.claims.table import claims_table
 from lab.tables import differences
-from lab.tables.compared import corpora_table, retrieval_table, thresholds_table
+from lab.tables.compared import corpora_table, losses_table, retrieval_table
 from lab.tables.figures import fill_figures, passages
+from lab.tables.finished import (
+    adds_probed_table,
+    adds_table,
+    exactness_table,
+    roformer_sim_table,
+    ten_pairs_table,
+)
 from lab.tables.pictures import picture
 from lab.tables.reference import reference
 from lab.tables.rows import read_study
@@ -43,11 +47,11 @@ BLOCK = re.compile(r"(<!-- results:(\w+)(?: (\w+))? -->\n)(.*?)(<!-- end -->)", 
 VIEWS = {  # of a study
     None: study_table,
     "corpora": corpora_table,
+    "losses": losses_table,
     "picture": picture,
     "probabilities": probabilities_table,
     "retrieval": retrieval_table,
     "seen": seen_table,
-    "thresholds": thresholds_table,
 }
 TABLES = {  # of lab/results/NAME.json
     "adds": adds_table,

@@ -16,19 +16,38 @@ from lab.tables.studies import SHOWN, median, overlap_cell, protocol, tested, wi
 
 CORPORA = {"stsb": "STS-B", "atec": "ATEC", "bq": "BQ", "lcqmc": "LCQMC"}
 COMPARING = ("ranknet", "cosent")
-LOSSES = {  # by row of `thresholds`, or of the study that is named
-    "sbert_regression": "squared error of the cosine",
-    "regression_line": "squared error of a line, learnt",
-    "logistic": "logistic, threshold fixed at 0.5",
-    "fixed_0.5": "the same at the rate of a learnt one",
-    "fixed_0.7": "fixed at 0.7",
-    "fixed_0.8": "fixed at 0.8",
-    "fixed_0.9": "fixed at 0.9",
-    "fixed_mean": "fixed at the mean cosine of the first batch",
-    "logistic_threshold": "logistic, threshold learnt",
-    "logistic_line": "logistic, threshold and scale learnt",
-    "ranknet": "RankNet: compares pairs",
-    "cosent": "CoSENT: compares pairs",
+MINI = ("thresholds", "primary", "fixed_thresholds", "fixed_thresholds_atec")
+PUBLIC = ("public_stsb", "public_bq", "public_others")
+CROSS = ("public_cross", "public_cross_stsb")
+Rows = dict[str, tuple[str, tuple[str, ...]]]  # by label: row of a study, and the studies, of which the first counts
+LOSSES: dict[str, Rows] = {  # by the study that a page names
+    "thresholds": {
+        "squared error of the cosine": ("sbert_regression", MINI),
+        "squared error of a line, learnt": ("regression_line", MINI),
+        "logistic, threshold fixed at 0.5": ("logistic", MINI),
+        "the same at the rate of a learnt one": ("fixed_0.5", MINI),
+        "fixed at 0.7": ("fixed_0.7", MINI),
+        "fixed at 0.8": ("fixed_0.8", MINI),
+        "fixed at 0.9": ("fixed_0.9", MINI),
+        "fixed at the mean cosine of the first batch": ("fixed_mean", MINI),
+        "logistic, threshold learnt": ("logistic_threshold", MINI),
+        "logistic, threshold and scale learnt": ("logistic_line", MINI),
+        "RankNet: compares pairs": ("ranknet", MINI),
+        "CoSENT: compares pairs": ("cosent", MINI),
+    },
+    "public_stsb": {
+        "untuned": ("cosent before training", PUBLIC),
+        "CoSENT": ("cosent", PUBLIC),
+        "Sentence-BERT's head": ("sbert", PUBLIC),
+        "regression of the cosine": ("sbert_regression", PUBLIC),
+        "logistic, threshold fixed at the mean cosine of the first batch": ("logistic_mean", PUBLIC),
+        "logistic, threshold and scale learnt": ("logistic_line", PUBLIC),
+        "CoSENT, all pairs, 5 epochs": ("cosent", ("public_all_stsb",)),
+        "CoSENT, LoRA": ("cosent_lora", ("public_lora",)),
+        "cross-encoder, CoSENT": ("cosent", CROSS),
+        "cross-encoder, cross entropy": ("ce", CROSS),
+        "cross-encoder, squared error": ("mse", CROSS),
+    },
 }
 LEARNT = 1.0  # points of Spearman above the untrained model, below which a baseline has learnt nothing yet
 
@@ -79,48 +98,62 @@ def retrieval_table(study: Study) -> str:
     return "\n\n".join(parts)
 
 
-def study_and_runs(loss: str, corpus: str) -> tuple[str, list[Result]]:
-    """The study that has a loss on a corpus, and its runs of the seeds of CoSENT's; none before it has been run."""
-    name = "primary" if loss == "sbert_regression" else "thresholds"
-    if loss.startswith("fixed"):
-        name = "fixed_thresholds_atec" if corpus == "atec" else "fixed_thresholds"
-    study, thresholds = study_of(name), study_of("thresholds")
-    assert thresholds is not None
-    seeds = of_row(thresholds, "cosent", corpus)
-    return name, [run for seed, run in sorted(of_row(study, loss, corpus).items()) if seed in seeds] if study else []
+def study_and_runs(family: str, label: str, corpus: str) -> tuple[str, list[Result]]:
+    """The study that has a row of `LOSSES` on a corpus, and its runs of the seeds of CoSENT; none before it has run."""
+    row, names = LOSSES[family][label]
+    of_cosent = next(studies for other, studies in LOSSES[family].values() if other == "cosent")
+    seeds = next((runs for name in of_cosent if (runs := seeds_of(name, "cosent", corpus))), {})
+    for name in names:
+        if runs := seeds_of(name, row, corpus):
+            return name, [run for seed, run in sorted(runs.items()) if seed in seeds]
+    return "", []
 
 
-def thresholds_table(study: Study) -> str:
+def seeds_of(name: str, row: str, corpus: str) -> dict[int, Result]:
+    """Runs of a row by seed; none of a study that has not been run."""
+    study = study_of(name)
+    return of_row(study, row, corpus) if study else {}
+
+
+def losses_table(study: Study) -> str:
     """Two tables with a row for each loss: test Spearman by corpus with its difference from CoSENT, and Recall@10."""
     spearman: list[list[Cell]] = []
     recall: list[list[Cell]] = []
-    for loss, label in LOSSES.items():
+    losses = LOSSES[study.name]
+    cosent = next(label for label, (row, _) in losses.items() if row == "cosent")
+    reference = {corpus: study_and_runs(study.name, cosent, corpus) for corpus in CORPORA}
+    most = max(len(runs) for _, runs in reference.values())
+    for label, (row, _) in losses.items():
         ranks, finds, seeds = [], [], 0
-        for corpus in CORPORA:
-            name, runs = study_and_runs(loss, corpus)
+        for corpus, (first, _) in reference.items():
+            name, runs = study_and_runs(study.name, label, corpus)
             if not runs:
                 ranks, finds = [*ranks, None, None], [*finds, None]
                 continue
-            names = name if name == study.name else f"{name} + {study.name}"
+            names = name if name == first else f"{name} + {first}"
             found = [run.test(corpus, "recall_at_10") for run in runs]
             seeds, cell = len(runs), None if None in found else times_100([statistics.mean(map(float, found))])
             gaps: list[Cell] = [None, None]
             for place, metric in enumerate(("spearman", "recall_at_10")):
-                if loss != "cosent" and (place == 0 or all(corpus in run.queries for run in runs)):
-                    gaps[place] = interval_of(difference(names, (loss, "cosent"), corpus, metric))
+                if label != cosent and (place == 0 or all(corpus in run.queries for run in runs)):
+                    gaps[place] = interval_of(difference(names, (row, "cosent"), corpus, metric))
             ranks += [tested(corpus)(runs), gaps[0]]
             finds.append(cell if gaps[1] is None else f"{cell}, {gaps[1]}")
         if seeds:  # it has been run
-            few = f" ({seeds} seeds)" if seeds != len({run.seed for run in study.results}) else ""
+            few = f" ({seeds} seeds)" if seeds != most else ""
             spearman.append([f"{label}{few}", *ranks])
             recall.append([f"{label}{few}", *finds])
     header = ["test Spearman x100"]
     for name in CORPORA.values():
         header += [name, "minus CoSENT [95%]"]
-    tables = [markdown_table(header, spearman), markdown_table(["Recall@10, minus CoSENT", *CORPORA.values()], recall)]
-    seeds = len({run.seed for run in study.results})
-    note = f"Means ± standard deviations over {seeds} seeds, differences with 95% intervals."
-    return "\n\n".join([*tables, f"{note} {protocol(study.results, study.tune)}"])
+    rows = [row for row in recall if any(row[1:])]
+    tables = [markdown_table(header, spearman), markdown_table(["Recall@10, minus CoSENT", *CORPORA.values()], rows)]
+    means = "One seed, differences with 95% intervals over test rows."
+    if most > 1:
+        means = f"Means ± standard deviations over {most} seeds, differences with 95% intervals."
+    studies = [study_of(name) for name in dict.fromkeys(name for name, _ in reference.values() if name)]
+    results = [run for each in studies if each for run in each.results]
+    return "\n\n".join([*tables, f"{means} {protocol(results, study.tune)}"])
 
 
 def interval_of(found: dict) -> str:
@@ -130,7 +163,7 @@ def interval_of(found: dict) -> str:
 @styled
 def thresholds_picture() -> str:
     """A panel for each corpus and a row for each loss: a dot per seed, a bar at their mean."""
-    losses = {loss: label for loss, label in LOSSES.items() if study_and_runs(loss, "stsb")[1]}
+    losses = [label for label in LOSSES["thresholds"] if study_and_runs("thresholds", label, "stsb")[1]]
     first = canvas("STS-B", "", 2.2)
     figure = first.figure
     figure.set_size_inches(8, 2.2)
@@ -140,10 +173,10 @@ def thresholds_picture() -> str:
         axes.set_title(title)
         axes.locator_params(axis="x", nbins=4)
         axes.set_xlabel("test Spearman x100", color=FAINT)
-        place_rows(axes, [name if place == 0 else "" for name in losses.values()])
-        for row, loss in enumerate(losses):
-            values = [100 * (run.test(corpus) or 0.0) for run in study_and_runs(loss, corpus)[1]]
-            color = COLORS[1] if loss in COMPARING else COLORS[0]
+        place_rows(axes, [label if place == 0 else "" for label in losses])
+        for row, label in enumerate(losses):
+            values = [100 * (run.test(corpus) or 0.0) for run in study_and_runs("thresholds", label, corpus)[1]]
+            color = COLORS[1] if LOSSES["thresholds"][label][0] in COMPARING else COLORS[0]
             axes.plot(values, [row] * len(values), "o", color=color, alpha=0.55, markersize=4)
             if values:
                 axes.plot([np.mean(values)], [row], "|", color=color, markersize=14, markeredgewidth=2.5)

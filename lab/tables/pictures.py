@@ -15,11 +15,12 @@ from cosent.comparing.figures import COLORS, FAINT, canvas, intervals, saved, st
 from cosent.comparing.results import Result, Study
 from cosent.losses import TOWERS
 from lab import RESULTS, ROOT
-from lab.benchmarks.adds import adds_picture
 from lab.benchmarks.front import INKS, front_picture
 from lab.claims.measures import of_studies, study_of
 from lab.tables.compared import thresholds_picture
 from lab.tables.curves import DASHES, draw_curves
+from lab.tables.finished import adds_picture
+from lab.tables.public import public_picture
 from lab.tables.studies import audited
 
 # By corpus: pairs that a run reads in all, the study, and its rows of CoSENT and Sentence-BERT.
@@ -183,6 +184,7 @@ def pictures() -> dict[Path, str]:
     docs, images = ROOT / "docs/images", ROOT / "lab/images"
     studies = {name: study for name in EXPERIMENTS if (study := study_of(name))}
     fronts = {docs / f"front_{theme}.svg": front_picture(read("front"), read("encode"), theme) for theme in INKS}
+    fronts |= {docs / f"published_{theme}.svg": public_picture(theme) for theme in INKS}
     experiments = {images / f"experiment_{name}.svg": experiment(name, study) for name, study in studies.items()}
     return (
         fronts

@@ -26,21 +26,6 @@ def value_of(name: str, scores: list[float] = S, **further) -> float:
     return value.item()
 
 
-def cosent_of(pairs: list[tuple[int, int]], weights=(1.0, 1.0, 1.0, 1.0), scale: float = 2.0) -> float:
-    return math.log(1 + sum(weights[i] * weights[j] * math.exp(scale * (S[j] - S[i])) for i, j in pairs))
-
-
-def test_sentence_bert_with_a_ranking_term():
-    """Fails if grades become other classes than those of --loss sbert (here 1, 0, 0, 0), or the term is another."""
-    logits = torch.zeros(4, 2, dtype=torch.float64)
-    logits[0, 1] = math.log(3)
-    loss = find_loss("lab/losses.py:sbert_cosent")
-    value = loss.function(logits, torch.tensor(T), torch.tensor(S), weight=0.5, scale=2.0).item()
-    assert loss.inputs == ["logits", "labels", "scores"]
-    expected = (math.log(4 / 3) + 3 * math.log(2)) / 4 + 0.5 * cosent_of(ORDERED)
-    assert value == pytest.approx(expected)
-
-
 def test_sentence_bert_with_a_cosine_term():
     """Fails if the term is that of other labels, or pulls at dissimilar pairs below the floor: only 0.9 exceeds it."""
     loss = find_loss("lab/losses.py:sbert_cosine")

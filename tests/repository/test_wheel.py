@@ -30,7 +30,7 @@ def test_the_readme_of_pypi(repository):
     assert len(targets) >= 4 and all(target.startswith("https://") for target in targets)
     assert "CoSENT" in text and text.count("\n## ") == original.count("\n## ")
     pictures = re.findall(r'src(?:set)?="([^"]+)"', text)
-    assert len(pictures) == (2 if repository else 0) and all(place.startswith("https://") for place in pictures)
+    assert len(pictures) == (4 if repository else 0) and all(place.startswith("https://") for place in pictures)
     assert all((ROOT / place.split("/", 7)[7]).is_file() for place in pictures)
     own = [target.removeprefix(f"{repository}/") for target in targets if target.startswith(f"{repository}/")]
     if repository:
