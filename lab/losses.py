@@ -14,7 +14,6 @@ from torch import Tensor
 
 from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_targets, equal_parts
 from cosent.losses.classification import cross_entropy_loss
-from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import SIMILAR_LABEL
 
 

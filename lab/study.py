@@ -7,6 +7,7 @@ python -m lab.study gap --only cosent --corpus stsb --seeds 1           one cell
 
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,21 @@ class LabStudyArguments(StudyArguments):
     any_commit: bool = option(False, "Also run code that has changes or is not on main, which no clone can repeat.")
 
 
+@cache
+def entries() -> dict[str, Any]:
+    """The entries of the lab's file."""
+    return read_yaml_file(str(FILE))
+
+
 def study_named(name: str) -> dict[str, Any]:
     """The study of an entry of the lab's file, with its defaults, or a shipped one.
 
     Raises:
         InputError: neither has this name.
     """
-    entries = read_yaml_file(str(FILE))
-    if name == "defaults" or name not in entries:
+    if name == "defaults" or name not in entries():
         return read_study(name)
-    defaults, entry = entries["defaults"], entries[name]
+    defaults, entry = entries()["defaults"], entries()[name]
     flags = defaults["flags"] | entry.get("flags", {})
     own = {key: value for key, value in flags.items() if value is not None}
     return checked_study(defaults | entry | {"flags": own}, f"{FILE}, {name}")

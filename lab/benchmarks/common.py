@@ -15,13 +15,10 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cosent.atomic import write_atomically
-from cosent.cli import arguments_of
 from cosent.compute.onednn import AVAILABLE, linear
 from cosent.data.corpus import load_corpus
 from cosent.encoders import resolve
-from cosent.flags import parse
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.record import RunRecord, read_record
 from cosent.training.job import environment
 
 BATCH_SIZE = 32  # pairs
@@ -112,15 +109,6 @@ def cross_encoder_folder(name: str, max_length: int) -> str:
         encoder_folder(name), num_labels=1, max_length=max_length, dropout=0.0, seed=1
     ).save_pretrained(folder)
     return str(folder)
-
-
-def finished(job: Callable, words: list[str], output: Path) -> RunRecord:
-    """The record of a training in this process with this output folder, which is run unless it has finished."""
-    if read_record(output) is None:
-        job(*parse(words, *arguments_of(job)))
-    record = read_record(output)
-    assert record is not None
-    return record
 
 
 def save(output: str, kind: str, rows: list[dict], **facts) -> dict:

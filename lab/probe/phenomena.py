@@ -6,7 +6,7 @@ scores higher; a tie is a failure.
 
 import csv
 import gzip
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,6 @@ class Item:
     different: str
 
 
-COLUMNS = tuple(field.name for field in fields(Item))
-
-
 @cache
 def read_items() -> list[Item]:
     """The shipped items, 120 of a phenomenon."""
@@ -72,11 +69,11 @@ def passed(scores: np.ndarray) -> np.ndarray:
     return same > different
 
 
-def by_phenomenon(items: list[Item], hits: np.ndarray, baseline: np.ndarray | None = None) -> dict[str, dict[str, Any]]:
-    """Accuracy by phenomenon with its 95% interval, that of character overlap, and the difference to a baseline.
+def by_phenomenon(items: list[Item], hits: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Accuracy by phenomenon with its 95% interval, and the accuracy of character overlap.
 
     Args:
-        hits: whether each item was passed; `baseline`: by the model to compare with.
+        hits: whether each item was passed.
     """
     names, templates = (np.array([getattr(item, name) for item in items]) for name in ("phenomenon", "template"))
     of_overlap = passed(overlaps(*pairs(items).values()))
@@ -89,12 +86,6 @@ def by_phenomenon(items: list[Item], hits: np.ndarray, baseline: np.ndarray | No
             "accuracy": float(hits[rows].mean()),
             "interval": list(share_interval(hits[rows], templates[rows])),
         }
-        if baseline is not None:
-            found[name] |= {
-                "baseline": float(baseline[rows].mean()),
-                "difference": float(hits[rows].mean() - baseline[rows].mean()),
-                "difference_interval": list(difference_interval(baseline[rows], hits[rows], templates[rows])),
-            }
     return found
 
 
@@ -118,19 +109,6 @@ def share_interval(hits: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
         normal / (1 + normal**2 / effective) * np.sqrt(share * (1 - share) / effective + normal**2 / (4 * effective**2))
     )
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
-
-
-def difference_interval(first: np.ndarray, second: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-    """95% interval of the share of `second` minus that of `first` on the same items: Student's t over groups.
-
-    Where all items agree, as far to both sides as the interval of a share of 0 goes.
-    """
-    gaps, number = second.astype(float) - first, len(np.unique(groups))
-    if number < 2:
-        return -1.0, 1.0
-    half = stats.t.ppf(0.975, number - 1) * np.sqrt(group_variance(gaps, groups))
-    half = half or share_interval(np.zeros(len(gaps)), groups)[1]
-    return max(-1.0, float(gaps.mean() - half)), min(1.0, float(gaps.mean() + half))
 
 
 def group_variance(values: np.ndarray, groups: np.ndarray) -> float:

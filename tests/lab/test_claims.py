@@ -5,11 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from scipy import stats
 
-from cosent.comparing.results import read_results
-from cosent.comparing.runs import expand
 from cosent.errors import InputError
 from cosent.evaluation.significance import Difference
 from lab import RESULTS, ROOT
@@ -25,11 +22,13 @@ from lab.claims.measures import (
     of_studies,
     published_rows,
     right_rows,
+    study_of,
     two_sided,
 )
 from lab.claims.table import write_csv
-from lab.study import study_named
 from lab.tables import pictures
+from lab.tables.studies import published
+from tests.support.studies import runs_of
 
 NAMED = {"claim": "a claim", "source": "kexue.fm 8847"}
 
@@ -86,9 +85,8 @@ def ends(study, names):
 
 
 @pytest.mark.slow
-def test_every_claim_can_be_measured_or_says_why_not(monkeypatch, recipe):
+def test_every_claim_can_be_measured_or_says_why_not(recipe):
     """Fails if a claim names a study, method or corpus that is not there, so that no run could ever decide it."""
-    monkeypatch.chdir(ROOT)
     with pytest.raises(InputError, match="not complete"):
         claims.read_claims(Path(recipe("a theme:\n- {claim: a, source: b}\n")))
     listed = claims.read_claims()
@@ -99,14 +97,27 @@ def test_every_claim_can_be_measured_or_says_why_not(monkeypatch, recipe):
         names = claim["study"] if isinstance(claim["study"], list) else [claim["study"]] * 2
         for study, compared in zip(names, claim["compared"], strict=True):
             if study in ("options", "easy_negatives"):  # of options that ended, see lab/LOG.md
-                kept = read_results(RESULTS / study)
-                rows, corpora = set(kept.rows), set(kept.corpora)
+                rows, corpora = set(study_of(study).rows), set(study_of(study).corpora)
             else:
-                runs = expand(study_named(study), {})
+                runs = runs_of(study)
                 rows = {run.method for run in runs} | {f"{run.method}, trained on {run.corpus}" for run in runs}
                 corpora = {c for run in runs for c in [*run.corpora, *run.flags.get("eval_corpora", [])]}
             assert compared.removesuffix(UNTRAINED) in rows, claim
             assert claim["corpus"] in corpora, claim
+
+
+def test_published_tables_are_those_of_studies():
+    """Fails if a published table names a study that does not ship, no method of it, or an unknown quantity."""
+    assert len(published()) >= 6
+    for table in published():
+        assert table["measure"] in claims.QUANTITIES
+        for study in table["studies"]:
+            runs = [
+                SimpleNamespace(method=run.method, tower=run.settings.get("tower", "bi_encoder"))
+                for run in runs_of(study)
+            ]
+            rows = [row for run in runs for row in published_rows(table, run)]
+            assert {"method", "encoder"} < set(rows[0]), study
 
 
 @pytest.mark.slow
@@ -120,7 +131,7 @@ def test_the_page_has_the_claims_and_results_of_today(tmp_path):
         names = row.get("study") if isinstance(row.get("study"), list) else [row.get("study")] * 2
         if "mean" not in row or None in names or "of_score" in row or row.get("quantity", "spearman") != "spearman":
             continue
-        studies = [read_results(RESULTS / name) for name in names]
+        studies = [study_of(name) for name in names]
         first, second = (of_row(s, name, row["corpus"]) for s, name in zip(studies, row["compared"], strict=True))
         gaps = [first[seed].test(row["corpus"]) - second[seed].test(row["corpus"]) for seed in first if seed in second]
         assert len(gaps) == row["seeds"], row
@@ -202,14 +213,14 @@ def test_a_claim_has_the_difference_of_its_source():
     kexue.fm 8847 has 80.14 - 66.41 on STS-B with BERT; table 2, trained on NLI, has 28.93 - 28.19 on ATEC.
     """
     claim = {"compared": ["cosent", "sbert"], "corpus": "stsb"} | NAMED
-    found = both(claim, read_results(RESULTS / "losses_stsb"))
+    found = both(claim, study_of("losses_stsb"))
     assert found["published"]["BERT"] == pytest.approx(13.73) and "trained_on" not in found
     assert found["published"]["RoBERTa"] == pytest.approx(81.13 - 72.42)
-    transfer = both(claim | {"corpus": "atec"}, read_results(RESULTS / "nli_transfer_mini"))
+    transfer = both(claim | {"corpus": "atec"}, study_of("nli_transfer_mini"))
     assert transfer["published"]["BERT"] == pytest.approx(0.74) and transfer["trained_on"] == "nli"
     few = claim | {"compared": ["sbert", "cosent"], "corpus": "pawsx_few", "published_corpus": "pawsx"}
-    assert both(few, read_results(RESULTS / "pawsx_few"))["published"]["BERT"] == pytest.approx(46.86 - 60)
-    study = read_results(RESULTS / "losses_stsb")
+    assert both(few, study_of("pawsx_few"))["published"]["BERT"] == pytest.approx(46.86 - 60)
+    study = study_of("losses_stsb")
     for first, second in (("cosent", "cosine_linear"), ("cosent before training", "sbert"), ("angle", "cosent")):
         gaps = gaps_of_source(claim | {"compared": [first, second]}, study, *ends(study, (first, second)))
         assert gaps == {}, "of another table, or of an untrained model"
@@ -218,22 +229,7 @@ def test_a_claim_has_the_difference_of_its_source():
 
 def test_accuracy_is_that_of_the_record():
     """Fails if rows are classified by another threshold than the one that validation gave."""
-    runs = read_results(RESULTS / "towers").results
+    runs = study_of("towers").results
     assert len(runs) == 9
     for run in runs:
         assert right_rows(run, "lcqmc").mean() == pytest.approx(run.test("lcqmc", "accuracy"), abs=1e-6), run.name
-
-
-@pytest.mark.slow
-def test_published_tables_are_those_of_studies(monkeypatch):
-    """Fails if a published table names a study that does not ship, no method of it, or an unknown quantity."""
-    monkeypatch.chdir(ROOT)
-    tables = yaml.safe_load(Path("lab/claims/published.yaml").read_text(encoding="utf-8"))
-    assert len(tables) >= 6
-    for table in tables:
-        assert table["measure"] in claims.QUANTITIES
-        for study in table["studies"]:
-            runs = expand(study_named(study), {})
-            rows = [SimpleNamespace(method=run.method, tower=run.settings.get("tower", "bi_encoder")) for run in runs]
-            found = [row for run in rows for row in published_rows(table, run)]
-            assert {"method", "encoder"} < set(found[0]), study

@@ -6,14 +6,16 @@ import subprocess
 
 import pytest
 
-from cosent.comparing.results import STUDY_NAME, read_results
-from cosent.comparing.runs import choose, expand
+from cosent.comparing.results import STUDY_NAME
+from cosent.comparing.runs import choose
 from cosent.errors import InputError
-from cosent.flags import as_words, parse, read_yaml
+from cosent.flags import as_words, parse
 from cosent.losses import LOSSES
 from cosent.training.arguments import TRAIN_ARGUMENTS
 from lab import RESULTS, ROOT
-from lab.study import FILE, refuse_unrepeatable, study_named
+from lab.claims.measures import study_of
+from lab.study import entries, refuse_unrepeatable, study_named
+from tests.support.studies import runs_of
 
 ENDED = ("easy_negatives", "options")  # studies of options that ended, see lab/LOG.md
 KEPT = sorted(file.parent for file in RESULTS.glob(f"*/{STUDY_NAME}"))
@@ -58,11 +60,11 @@ def test_only_a_commit_on_main_is_measured(tmp_path):
 @pytest.mark.slow
 def test_studies_of_the_lab_are_whole(tmp_path):
     """Fails if a study of the lab names a recipe or flag that is not there, or one that is shipped too."""
-    names = [name for name in read_yaml(FILE.read_text(encoding="utf-8"), str(FILE)) if name != "defaults"]
+    names = entries().keys() - {"defaults"}
     assert len(names) >= 25
     for name in names:
         assert not (ROOT / f"recipes/studies/{name}.yaml").exists()
-        runs = expand(study_named(name), {})
+        runs = runs_of(name)
         assert len({run.name for run in runs}) == len(runs) > 0
         for run in {run.method: run for run in runs}.values():
             words = ["--config", run.recipe, "--corpus", *run.corpora, "--output_dir", str(tmp_path)]
@@ -75,11 +77,10 @@ def test_shipped_results_are_those_of_the_shipped_studies():
     assert len(KEPT) >= 25
     wrong, recognised = [], 0
     for folder in KEPT:
-        kept = read_results(folder)
+        kept = study_of(folder.name)
         if folder.name.startswith("teach_") or folder.name in ENDED:  # of cosent teach, or of an earlier commit
             continue
-        study = study_named(folder.name)
-        runs, tune = expand(study, {}), study.get("tune", {})
+        runs, tune = runs_of(folder.name), study_named(folder.name).get("tune", {})
         chosen, waiting = choose(runs, tune, kept.trials) if tune else (runs, [])
         asked = {(run.method, run.corpus): run.settings for run in chosen}
         for result in kept.results:
