@@ -8,14 +8,8 @@ import torch
 
 from cosent.compute.packing import pack, plan_rows
 from cosent.losses.distillation import synonym_loss
-from lab.pretraining.batches import (
-    NeighbourBatches,
-    mask_spans,
-)
-from lab.pretraining.model import (
-    Pretraining,
-    fresh_model,
-)
+from lab.pretraining.batches import NeighbourBatches, mask_spans
+from lab.pretraining.model import Pretraining, fresh_model
 
 TEXT = ["我喜欢北京", "今天天气很好", "红色的苹果", "怎么还款", "如何还款", "推荐一辆红车", "好"]
 

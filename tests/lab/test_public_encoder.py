@@ -14,23 +14,8 @@ from cosent.errors import InputError
 from lab.public_encoder import MEMBER, SHA256, build, decode, read_wheel, tensor_names, unpack
 
 HIDDEN, LAYERS, FEED_FORWARD, ROWS = 32, 2, 64, 64
-PIECES = [
-    "<s>",
-    "<pad>",
-    "</s>",
-    "<unk>",
-    "▁",
-    "怎么",
-    "还款",
-    "▁怎么",
-    "借",
-    "款",
-    "▁query",
-    ":",
-    "x",
-    "▁如何",
-    "<mask>",
-]
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+PIECES = [*SPECIAL, "▁", "怎么", "还款", "▁怎么", "借", "款", "▁query", ":", "x", "▁如何", "<mask>"]
 TEXTS = ["怎么还款", "如何 借款", "x"]
 
 

@@ -97,19 +97,10 @@ def test_demo_in_a_browser(tiny_bi, tmp_path):
     if chromium is None:
         pytest.skip("no Chromium here")
     (tmp_path / "faq.csv").write_text("question,answer\n怎么还款,点还款\n今天天气,很好\n", encoding="utf-8")
-    flags = [
-        "--model",
-        tiny_bi,
-        "--text",
-        tmp_path / "faq.csv",
-        "--text_column",
-        "question",
-        "--student",
-        "similar-writer",
-    ]
+    flags = ["--model", str(tiny_bi), "--text", str(tmp_path / "faq.csv"), "--text_column", "question"]
     address = f"http://127.0.0.1:{(port := free_port())}"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "no_proxy": "127.0.0.1"}
-    command = [sys.executable, EXAMPLES / "demo.py", *map(str, flags), "--port", str(port)]
+    command = [sys.executable, EXAMPLES / "demo.py", *flags, "--student", "similar-writer", "--port", str(port)]
     wrong = []
     process = subprocess.Popen(command, env=environment)
     try:
