@@ -66,7 +66,7 @@ def test_studies_of_the_lab_are_whole(tmp_path):
         assert not (ROOT / f"recipes/studies/{name}.yaml").exists()
         runs = runs_of(name)
         assert len({run.name for run in runs}) == len(runs) > 0
-        for run in {run.method: run for run in runs}.values():
+        for run in {(run.recipe, *sorted(run.flags)): run for run in runs}.values():
             words = ["--config", run.recipe, "--corpus", *run.corpora, "--output_dir", str(tmp_path)]
             parse([*words, *as_words({"use_cpu": True} | run.flags)], *TRAIN_ARGUMENTS)
 
