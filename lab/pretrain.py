@@ -16,15 +16,12 @@ from cosent.cli import run
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
-from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import load_tokenizer
-from cosent.models.modules import Pooling
 from cosent.record import PretrainingRecord, RunRecord
 from cosent.seal import sha256_of_file
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, final_folder, run_settings
 from cosent.training.job import Start, begin, document, footprint, publish, recipe
-from cosent.training.proof import HALF, PROVEN_TEXTS, FolderProof
 from lab.pretraining.batches import ComparedBatches, NeighbourBatches, Texts, learn_tokenizer
 from lab.pretraining.model import (
     CONFIGS,
@@ -109,10 +106,8 @@ def pretrain(
     )
     read = {name: sha256_of_file(name) for name in text_args.text}
     claim_output_folder(args.output_dir, start.checkpoint, run_settings(args, text_args, encoder_args, data=read))
-    encoder = SentenceEncoder(model.base_model, tokenizer, Pooling("mean", model.config.hidden_size))
-    proof = FolderProof(encoder, [(text, text) for text in islice(texts.read(), PROVEN_TEXTS)], HALF)
     logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
-    trainer.train(start.checkpoint, at_start=proof.begin if start.checkpoint is None else None)
+    trainer.train(start.checkpoint)
     last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
     done = PretrainingRecord(
         text_sha256=read,
@@ -135,7 +130,6 @@ def pretrain(
             history=trainer.state.log_history,
             train_seconds=60 * done.minutes,
             seconds=time.time() - start.time,
-            proof=proof.check(folder),
         )
         document(folder, args, record)
     publish(trainer)

@@ -15,7 +15,6 @@ from cosent.record import (
     Environment,
     Footprint,
     PretrainingRecord,
-    Proof,
     RunRecord,
     read_record,
     read_scores,
@@ -33,7 +32,6 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         processes=2,
         footprint=Footprint(100, 10, 0.5, 300.0),
         corpora={"stsb": CorpusRecord("data/stsb", "a" * 64)},
-        start_sha256={"model.safetensors": "d" * 64},
         train_pairs=50,
         before={"stsb": {"test": {"spearman": 0.25}}},
         after={"stsb": {"test": {"spearman": 0.5}}},
@@ -43,7 +41,6 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         history=[{"loss": 1.0, "step": 1}],
         synonyms=7,
         pretraining=PretrainingRecord({"a.txt": "b" * 64}, 1, 2, 3, 4.0, compare_loss=0.5),
-        proof=Proof(0.0, 0.5, 64, "vectors"),
         changes={"stsb": {"test": {"spearman": [-0.1, -0.2, 0.0]}}},
         warnings=["stsb test: Spearman is below its value before training: 0.6000 -> 0.5000"],
     )

@@ -34,7 +34,6 @@ class Environment:
     commit: str | None  # of the clone, with `+` when its code has changes
     device: str
     threads: int
-    source_sha256: str | None = None  # of the package's Python files
 
     @property
     def short_commit(self) -> str:
@@ -79,28 +78,6 @@ class CorpusRecord:
 
 
 @dataclass(frozen=True)
-class Proof:
-    """A saved folder, loaded from disk, against the model in memory and the starting model.
-
-    Args:
-        reloaded: largest difference from the model in memory, relative to the largest value; 0 for the same bits.
-        moved: mean cosine distance of the vectors from the starting model's, or mean absolute change of the
-            scores of a cross-encoder; None where the starting model is not known.
-        compared: how many vectors or scores.
-        what: `vectors` or `scores`.
-    """
-
-    reloaded: float
-    moved: float | None
-    compared: int
-    what: str
-
-    def __str__(self) -> str:
-        moved = "" if self.moved is None else f"; moved {self.moved:.2g} from the start"
-        return f"{self.compared} {self.what} of the saved folder: reloaded equal to {self.reloaded:.0e}{moved}"
-
-
-@dataclass(frozen=True)
 class PretrainingRecord:
     """Text and final losses of pretraining."""
 
@@ -122,7 +99,6 @@ class RunRecord:
         recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
         files: SHA-256 of the files of text, and of a loss of one's own, by name.
-        start_sha256: SHA-256 of the weights that training started from, by file.
         learnt: numbers that a loss of one's own learnt, its attribute `learnt`, by corpus and name.
         seconds: duration of the job.
         history: the log of Trainer.
@@ -148,7 +124,6 @@ class RunRecord:
     footprint: Footprint | None = None
     corpora: dict[str, CorpusRecord] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    start_sha256: dict[str, str] = field(default_factory=dict)
     learnt: dict[str, dict[str, float]] = field(default_factory=dict)
     train_pairs: int | None = None
     before: Metrics = field(default_factory=dict)
@@ -157,7 +132,6 @@ class RunRecord:
     intervals: Intervals = field(default_factory=dict)
     synonyms: int | None = None
     pretraining: PretrainingRecord | None = None
-    proof: Proof | None = None
     leaks: dict[str, int] = field(default_factory=dict)
     floors: Metrics = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
@@ -167,10 +141,10 @@ class RunRecord:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:
         """The record from plain values; unknown keys are ignored."""
-        values = {f.name: raw[f.name] for f in fields(cls) if f.name in raw}
+        values = fields_in(cls, raw)
         for name, kind in NESTED.items():
             if values.get(name) is not None:
-                values[name] = kind(**values[name])
+                values[name] = kind(**fields_in(kind, values[name]))
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
         values["prompts"] = tuple(values.get("prompts", ("", "")))
         return cls(**values)
@@ -183,11 +157,15 @@ class RunRecord:
         Path(folder, UNFINISHED).unlink(missing_ok=True)
 
 
+def fields_in(kind: type, raw: dict[str, Any]) -> dict[str, Any]:
+    """The plain values that are fields of a dataclass."""
+    return {field.name: raw[field.name] for field in fields(kind) if field.name in raw}
+
+
 NESTED: dict[str, type] = {
     "environment": Environment,
     "footprint": Footprint,
     "pretraining": PretrainingRecord,
-    "proof": Proof,
 }
 
 

@@ -1,14 +1,15 @@
 """The main job end to end with both towers on a tiny model, and what a user is told when the input is wrong."""
 
-import hashlib
+import json
 import logging
 import math
 import shlex
-from pathlib import Path
+import shutil
 
 import numpy as np
 import pytest
 import sentence_transformers
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import TrainerState
 
@@ -24,8 +25,9 @@ from cosent.record import read_record, read_scores
 from cosent.training import callbacks
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.callbacks import CollapseGuard
+from cosent.training.corpora import RunCorpora
 from cosent.training.encoder import build_encoder
-from cosent.training.job import source_sha256
+from cosent.training.evaluation import Evaluation, check_saved
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import WITHIN_EPOCHS, WORKER, history
@@ -39,9 +41,6 @@ def test_training_ends_with_a_model_that_others_load(bi_run, pairs):
     assert 0.5 <= after["test"]["accuracy"] <= 1 and "made_up" in decision_rules(bi_run.folder)
     assert record.recipe["loss"] == "cosent" and record.recipe["learning_rate"] == 1e-3
     assert record.train_pairs == 64 and not record.warnings, "the verdict cries wolf"
-    start = Path(record.recipe["model_name_or_path"], "model.safetensors")
-    assert record.start_sha256 == {"model.safetensors": hashlib.sha256(start.read_bytes()).hexdigest()}
-    assert record.environment.source_sha256 == source_sha256()
     best = max(history(bi_run.folder, "eval_spearman"))
     assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
@@ -343,3 +342,46 @@ def test_cross_encoders_are_watched(train, made_up, monkeypatch, caplog):
     monkeypatch.setattr(callbacks, "DROP", -9)
     train(made_up, "--max_steps", "1", "--tower", "cross_encoder")
     assert "collapse. Validation Spearman is" in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["a weight", "the length", "precision"])
+def test_a_folder_that_is_not_the_trained_model_is_refused(bi_run, tmp_path, fault):
+    """Fails if a saved folder that lost something counts as the trained model."""
+    record, folder = bi_run.record, tmp_path / "copy"
+    corpora = RunCorpora([load_corpus(record.corpora["made_up"].folder)], [])
+    trained = Evaluation(
+        scores={"made_up": {"test": {"scores": read_scores(bi_run.folder / "scores.npz")["made_up"]["test"]["after"]}}}
+    )
+    check_saved(bi_run.folder, corpora, trained, record.prompts)
+    shutil.copytree(bi_run.folder, folder)
+    (folder / "whole.json").unlink()
+    weights = load_file(folder / "model.safetensors")
+    if fault == "a weight":
+        del weights[next(name for name in weights if name.endswith("layer.1.output.dense.weight"))]
+    elif fault == "precision":
+        weights = {name: weight.half().float() for name, weight in weights.items()}
+    else:
+        for name, key in {
+            "tokenizer_config.json": "model_max_length",
+            "sentence_bert_config.json": "max_seq_length",
+        }.items():
+            settings = json.loads((folder / name).read_text())
+            (folder / name).write_text(json.dumps(settings | {key: 4}))
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(InputError, match="does not match|lacks 1 weights"):
+        check_saved(folder, corpora, trained, record.prompts)
+
+
+def test_a_run_with_such_a_folder_is_not_finished(train, made_up, monkeypatch, tmp_path):
+    """Fails if a run ends well with a folder that is not the model that was trained."""
+    original = CrossEncoder.save_pretrained
+
+    def save(model, folder, state_dict=None):
+        original(model, folder, {name: 2 * weight for name, weight in (state_dict or model.state_dict()).items()})
+
+    monkeypatch.setattr(CrossEncoder, "save_pretrained", save)
+    flags = ("--use_peft", "true", "--load_best_model_at_end", "false", "--max_steps", "1")
+    with pytest.raises(InputError, match="does not match"):
+        train(made_up, "--tower", "cross_encoder", *flags)
+    assert not (tmp_path / "run" / "run.json").exists(), "it counts as finished"
+    assert (tmp_path / "run" / "UNFINISHED").exists()

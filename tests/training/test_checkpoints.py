@@ -156,7 +156,6 @@ def test_a_checkpoint_of_another_folder(train, make_corpus, pairs, tmp_path):
     assert not list((tmp_path / "other").glob("*"))
     other = train(*resume, "--logging_steps", "1", output="other")
     assert (other / "model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
-    assert read_record(other).proof == read_record(first).proof, "the way from the checkpoint was measured"
     with pytest.raises(InputError, match="already holds a model"):
         train(*resume, output="other")
     place = tmp_path / "second"

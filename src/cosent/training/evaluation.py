@@ -1,14 +1,17 @@
-"""Evaluation on validation and test: metrics, decision rules, retrieval."""
+"""Evaluation on validation and test: metrics, decision rules, retrieval; and the check of the saved model by it."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank, find_threshold, spearman_at_most, too_few
 from cosent.evaluation.retrieval import mean_intervals
 from cosent.evaluation.significance import resampled_spearman
+from cosent.models.auto import load_model
 from cosent.models.decision import DecisionRule, joint_rule
 from cosent.record import (
     QUERIES_NAME,
@@ -27,6 +30,10 @@ from cosent.training.global_batch import GlobalBatchTrainer, pair_metrics
 from cosent.training.pairs import EvaluationSet
 
 RUN_RESAMPLES = 500  # of the pairs or queries for an interval of a run
+CHECKED_PAIRS = 32  # of a saved model
+# Largest difference of their scores that is rounding, relative to the largest score: of a merged adapter on a CPU; of
+# half precision or 4 bits in training, and of TensorFloat-32.
+ROUNDING, HALF_PRECISION = 1e-4, 1e-1
 
 
 @dataclass
@@ -110,6 +117,33 @@ def evaluate_splits(
     }
     result.rules = joint_rule(result.rules, validation)
     return result
+
+
+def check_saved(
+    folder: str | Path, corpora: RunCorpora, trained: Evaluation, sides: tuple[str, str], exact: bool = True
+) -> None:
+    """Loads a saved model and compares its scores of the first evaluated pairs with those of the trained model.
+
+    Raises:
+        InputError: they differ by more than rounding, which is larger unless training was `exact` in float32.
+    """
+    if not trained.scores:
+        return
+    rounding = ROUNDING if exact else HALF_PRECISION
+    name, splits = next(iter(trained.scores.items()))
+    split, arrays = next(iter(splits.items()))
+    rows, expected = corpora.by_name[name].split(split)[:CHECKED_PAIRS], arrays["scores"][:CHECKED_PAIRS]
+    logging.disable(logging.WARNING)  # about these sentences, which were logged before
+    try:
+        scores = load_model(str(folder)).similarity(rows["sentence1"], rows["sentence2"], prompt=list(sides))
+    finally:
+        logging.disable(logging.NOTSET)
+    difference = np.abs(scores - expected).max() / np.abs(expected).max()
+    if not difference <= rounding:
+        raise InputError(
+            f"The saved model does not match the one in memory: its scores differ by {difference:.0e}, and rounding "
+            f"explains {rounding:.0e}. Report it, with the command."
+        )
 
 
 def save_evaluations(

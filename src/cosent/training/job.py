@@ -1,6 +1,5 @@
 """Steps shared by training jobs: start, run, record, model card, and upload to the Hub."""
 
-import hashlib
 import platform
 import shlex
 import subprocess
@@ -21,7 +20,6 @@ from cosent.cli import PACKAGES
 from cosent.compute.distributed import decided_by_main, locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
-from cosent.encoders import local
 from cosent.flags import as_words
 from cosent.models.decision import write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, terms_of
@@ -30,9 +28,8 @@ from cosent.training.arguments import RunArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.corpora import RunCorpora
-from cosent.training.evaluation import Evaluation, evaluate_splits, held_out_sets, save_evaluations
+from cosent.training.evaluation import Evaluation, check_saved, evaluate_splits, held_out_sets, save_evaluations
 from cosent.training.global_batch import GlobalBatchTrainer
-from cosent.training.proof import FolderProof, sample_pairs
 from cosent.training.resumable import ResumableTrainer
 from cosent.training.verdict import SIMILAR, final_table, floors_of, in_vain, judge, warn_of_fall
 
@@ -66,7 +63,7 @@ def run_training(
     code: Sequence[str] = (),
     **facts,
 ) -> None:
-    """Trains, evaluates, saves, proves and publishes a model.
+    """Trains, evaluates, saves, checks and publishes a model.
 
     Args:
         arguments: argument dataclasses of the job, `TrainingArguments` first.
@@ -81,14 +78,11 @@ def run_training(
         [corpus.manifest for corpus in training],
     )
     files = {file: sha256_of_file(file) for file in [*(run_recipe["text"] or []), *code]}
-    start_sha256 = weight_hashes(run_recipe["model_name_or_path"])
     settings = run_settings(*arguments, data={name: corpus.manifest_sha256 for name, corpus in records.items()} | files)
     evaluate = partial(evaluate_splits, trainer, corpora, held_out_sets(trainer, corpora))
-    proof = FolderProof(model, sample_pairs(evaluated, corpora.text))
     claim_output_folder(args.output_dir, start.checkpoint, settings)
 
     def at_start() -> Evaluation:
-        proof.begin()
         before = evaluate(False)
         if trainer.is_world_process_zero():
             selecting = {corpus.manifest.name: corpus for corpus in corpora.selecting}
@@ -97,12 +91,13 @@ def run_training(
             }
         return before
 
+    exact = args.mixed_precision == "no" and not args.tf32 and not run_recipe.get("load_in_4bit")
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
     floors = floors_of(evaluated, run_recipe, trainer.encoder.device)
     with final_folder(args) as folder:
         trainer.save_model(str(folder), _internal_call=True)
-        proven = proof.check(folder)
+        decided_by_main(partial(check_saved, folder, corpora, after, trainer.sides, exact))
         if not trainer.is_world_process_zero():
             return
         record = RunRecord(
@@ -112,7 +107,6 @@ def run_training(
             footprint=footprint(model, trainer.optimizer),
             corpora=records,
             files=files,
-            start_sha256=start_sha256,
             train_pairs=len(trainer.train_dataset),
             before=before.metrics,
             after=after.metrics,
@@ -121,7 +115,6 @@ def run_training(
             history=trainer.state.log_history,
             train_seconds=result.metrics["train_runtime"],
             seconds=time.time() - start.time,
-            proof=proven,
             leaks=leaks(training, evaluated),
             terms=terms,
             **facts,
@@ -164,7 +157,7 @@ def document(folder: Path, args: RunArguments, record: RunRecord) -> None:
 
 def publish(trainer: ResumableTrainer) -> None:
     """Uploads the output folder without its checkpoints, with --push_to_hub; for the main process."""
-    if trainer.args.push_to_hub:
+    if trainer.args.push_to_hub:  # not by `Trainer.push_to_hub`, which saves the model once more and drops its record
         commit = HfApi(token=trainer.args.hub_token).upload_folder(
             repo_id=str(trainer.hub_model_id),
             folder_path=str(trainer.args.output_dir),
@@ -181,7 +174,6 @@ def environment() -> Environment:
         versions={"cosent": cosent.__version__, **{name: version(name) for name in PACKAGES}}
         | {"python": platform.python_version()},
         commit=commit(),
-        source_sha256=source_sha256(),
         device=torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
         threads=torch.get_num_threads(),
     )
@@ -201,23 +193,6 @@ def commit() -> str | None:
     except FileNotFoundError:  # no git here
         return None
     return head + ("+" if changes else "") or None
-
-
-def source_sha256() -> str:
-    """SHA-256 of the names and contents of the package's Python files, the same in a clone and a wheel."""
-    package, sha256 = Path(str(cosent.__file__)).parent, hashlib.sha256()
-    for name, file in sorted((file.relative_to(package).as_posix(), file) for file in package.rglob("*.py")):
-        if not name.startswith("data_scripts/"):
-            sha256.update(f"{name}\n".encode() + file.read_bytes())
-    return sha256.hexdigest()
-
-
-def weight_hashes(model_name_or_path: str) -> dict[str, str]:
-    """SHA-256 of the weights in a model folder, by file; empty for models of the Hub and random weights."""
-    folder = local(model_name_or_path).expanduser()
-    files = sorted(file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
-    files += sorted(folder.glob("[0-9]_*/*.safetensors"))
-    return {file.relative_to(folder).as_posix(): sha256_of_file(file) for file in files}
 
 
 def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Footprint:
