@@ -32,7 +32,6 @@ from cosent.models.folder import read_json, write_json
 from cosent.models.layout import save_modules
 from cosent.models.loading import freeze_sines, load_config, quiet_transformers
 from cosent.models.modules import Pooling
-from cosent.training.callbacks import use_log_lines
 from cosent.training.resumable import ResumableTrainer
 from lab.pretraining.batches import IGNORED
 
@@ -284,7 +283,6 @@ class PretrainTrainer(ResumableTrainer):
     def __init__(self, *, weights: dict[str, float], max_minutes: float | None, **kwargs):
         super().__init__(**kwargs)
         self.weights, self.budget = weights, Budget(max_minutes)
-        use_log_lines(self)
         self.add_callback(self.budget)
 
     def get_train_dataloader(self) -> DataLoader:

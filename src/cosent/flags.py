@@ -48,8 +48,9 @@ NOT_OURS = """
     accelerator_config auto_find_batch_size average_tokens_across_devices batch_eval_metrics bf16_full_eval
     dataloader_in_order debug deepspeed do_eval do_predict do_train enable_jit_checkpoint eval_do_concat_batches
     eval_use_gather_object fp16_full_eval fsdp fsdp_config hub_always_push hub_revision hub_strategy include_for_metrics
-    label_names length_column_name liger_kernel_config logging_nan_inf_filter neftune_noise_alpha parallelism_config
-    prediction_loss_only remove_unused_columns restore_callback_states_from_checkpoint use_cache use_liger_kernel
+    label_names label_smoothing_factor length_column_name liger_kernel_config logging_nan_inf_filter
+    neftune_noise_alpha parallelism_config prediction_loss_only remove_unused_columns
+    restore_callback_states_from_checkpoint use_cache use_liger_kernel
 """
 UNSUPPORTED = frozenset(NOT_OURS.split())
 # Second names of flags: a model may be named as in transformers or as in other jobs.

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import shlex
 import shutil
 
@@ -11,7 +10,6 @@ import pytest
 import sentence_transformers
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from transformers import TrainerState
 
 from cosent import decision_rules
 from cosent.data.corpus import load_corpus
@@ -22,9 +20,7 @@ from cosent.losses import LOSSES
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record, read_scores
-from cosent.training import callbacks
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
-from cosent.training.callbacks import CollapseGuard
 from cosent.training.corpora import RunCorpora
 from cosent.training.encoder import build_encoder
 from cosent.training.evaluation import Evaluation, check_saved
@@ -320,28 +316,6 @@ def test_corpora_with_weights(train, nli, similar):
         train((nli, similar), "--corpus_weights", "1,2", output="other")
     with pytest.raises(InputError, match="sbert_joint .*--corpus_weights"):
         train((nli, similar), "--loss", "sbert_joint", "--corpus_weights", "1", "2", output="other")
-
-
-@pytest.mark.parametrize(
-    ("curve", "collapsed"),
-    [((0.5, 0.41), False), ((0.5, 0.39), True), ((0.1, 0.3), False), ((0.5, math.nan), True), ((math.nan,), True)],
-)
-@pytest.mark.parametrize("losses", [[{"loss": 2.0}, {"loss": 1.5}], []], ids=["logged", "not logged yet"])
-def test_what_is_a_collapse(curve, collapsed, losses, caplog):
-    """Fails if a collapse passes unseen, or the guard cries wolf."""
-    log = [*losses, *({"eval_spearman": value} for value in curve)]
-    state = TrainerState(log_history=log, global_step=8)
-    with caplog.at_level(logging.WARNING):
-        CollapseGuard().on_log(None, state, None, logs=log[-1])
-    assert ("collapse. Validation Spearman is" in caplog.text) == collapsed
-    assert ("from 2 to 1.5" in caplog.text) == (collapsed and bool(losses)) and "nan to nan" not in caplog.text
-
-
-def test_cross_encoders_are_watched(train, made_up, monkeypatch, caplog):
-    """Fails if a reranker collapses to one number, and nothing says so; here with a drop that every epoch has."""
-    monkeypatch.setattr(callbacks, "DROP", -9)
-    train(made_up, "--max_steps", "1", "--tower", "cross_encoder")
-    assert "collapse. Validation Spearman is" in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["a weight", "the length", "precision"])

@@ -37,7 +37,9 @@ def test_the_parameters_of_a_function_say_what_it_needs(tmp_path):
     assert (loss.towers, loss.compares_sentences, loss.file) == (("bi_encoder",), True, str(file))
     assert on_logits.towers == TOWERS and not on_logits.compares_sentences
     objective = build_objective(loss, {"top_k": "5", "scale": None}, [])
-    assert objective.loss.keywords == {"top_k": 5} and objective.outputs == ["embeddings"] and objective.classes == 0
+    assert (
+        objective.function.keywords == {"top_k": 5} and objective.outputs == ["embeddings"] and objective.classes == 0
+    )
     both = [build_objective(on_logits, {}, [], tower) for tower in TOWERS]
     assert [one.classes for one in both] == [2, 2] and both[0].outputs == ["logits", "scores"]
     for parameters, named in (({"top_k": "1.5"}, "top_k=1.5.* 3"), ({"scale": 2.0}, "--scale .*top_k, weight")):

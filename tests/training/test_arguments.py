@@ -11,7 +11,6 @@ from torch import nn
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from transformers import Trainer, TrainingArguments
 
-from cosent.compute.onednn import has_bfloat16
 from cosent.errors import InputError
 from cosent.flags import Parser
 from cosent.jobs.arguments import choose_device
@@ -42,15 +41,15 @@ FLAGS = {
         load_best_model_at_end metric_for_best_model data_seed ddp_find_unused_parameters ddp_broadcast_buffers
         hub_private_repo""",
     "translated": """
-        lr_scheduler_type lr_scheduler_kwargs max_grad_norm label_smoothing_factor fp16 report_to greater_is_better
+        lr_scheduler_type lr_scheduler_kwargs max_grad_norm fp16 report_to greater_is_better
         use_cpu dataloader_pin_memory train_sampling_strategy resume_from_checkpoint""",
     "refused": """
         average_tokens_across_devices bf16_full_eval fp16_full_eval use_liger_kernel liger_kernel_config use_cache
         neftune_noise_alpha auto_find_batch_size logging_nan_inf_filter prediction_loss_only eval_do_concat_batches
         eval_use_gather_object include_for_metrics batch_eval_metrics enable_jit_checkpoint hub_strategy hub_always_push
         hub_revision restore_callback_states_from_checkpoint accelerator_config parallelism_config dataloader_in_order
-        remove_unused_columns label_names length_column_name fsdp fsdp_config deepspeed do_train do_eval do_predict
-        debug""",
+        remove_unused_columns label_names label_smoothing_factor length_column_name fsdp fsdp_config deepspeed
+        do_train do_eval do_predict debug""",
 }
 
 
@@ -132,24 +131,6 @@ def test_the_device_is_one_that_the_job_can_use(monkeypatch):
     for refused, message in ((("gpu",), "cuda:N"), (("cuda", True), "--int8"), (("cuda:0",), "no CUDA device")):
         with pytest.raises(InputError, match=message):
             choose_device(*refused)
-
-
-@pytest.mark.parametrize(
-    ("features", "fast"),
-    [
-        ({"architecture": "x86_64", "avx512_bf16": True, "amx_bf16": False}, True),
-        ({"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False}, False),
-        ({"architecture": "aarch64"}, True),  # PyTorch does not say
-    ],
-)
-def test_bfloat16_on_a_cpu_without_it_is_told(monkeypatch, caplog, tmp_path, features, fast):
-    """If this fails, a run takes 14 times as long as it must, and nothing says why."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
-    assert has_bfloat16() is fast
-    for bf16 in (True, False):
-        caplog.clear()
-        PairTrainingArguments(output_dir=str(tmp_path), bf16=bf16, use_cpu=True)
-        assert ("--bf16 false" in caplog.text) is (bf16 and not fast)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Training with sentences of different pairs: from corpora and lines of text to the batches that the loss gets."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +86,7 @@ def test_text_fills_batches_of_its_own(train, made_up, lines):
     assert len(history(folder, "loss")) == 6
 
 
-def test_what_teaches_nothing_is_refused(train, made_up, tmp_path, caplog):
+def test_what_teaches_nothing_is_refused(train, made_up, tmp_path):
     """Fails if a run without similar sentences to compare trains."""
     cases = [
         ({}, "cosent", "--corpus is missing"),
@@ -100,9 +99,6 @@ def test_what_teaches_nothing_is_refused(train, made_up, tmp_path, caplog):
     (tmp_path / "empty.txt").write_text("\n一样\n\n一样\n", encoding="utf-8")
     with pytest.raises(InputError, match="empty.txt has 1 "):
         train(made_up, "--loss", "simcse", "--text", str(tmp_path / "empty.txt"))
-    with caplog.at_level(logging.WARNING):
-        train(made_up, "--loss", "simcse", "--dropout", "0", "--max_steps", "1")
-    assert "--dropout 0.1" in caplog.text
 
 
 def test_labels_the_wrong_way_round_are_asked_about(make_corpus, tiny_model, caplog):
@@ -125,8 +121,8 @@ def chained(count: int) -> list[tuple[str, str, float]]:
     return [(a, b, 1.0) for part in parts for a, b in zip(part, part[1:], strict=False)]
 
 
-def test_a_corpus_without_negatives_is_refused(make_corpus, tiny_model, caplog):
-    """Fails if a run whose pairs connect all sentences trains for hours on nothing, or on little without a word."""
+def test_a_corpus_without_negatives_is_refused(make_corpus, tiny_model):
+    """Fails if a run whose pairs connect all sentences trains for hours on nothing."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model))
 
     def load(pairs, name):
@@ -137,9 +133,4 @@ def test_a_corpus_without_negatives_is_refused(make_corpus, tiny_model, caplog):
             load(chained(len(SENTENCES)), "chain")
     with pytest.raises(InputError, match="connect all of its sentences.*--loss cosent"):
         load([*chained(len(SENTENCES)), (SENTENCES[0], SENTENCES[2], 0.0)], "labels")
-    with caplog.at_level(logging.WARNING):
-        assert len(load(chained(len(SENTENCES) // 2), "halves")) == len(SENTENCES) - 2
-        assert not caplog.records
-        load(chained(len(SENTENCES) - 2), "most")
-    share = ((len(SENTENCES) - 3) ** 2 + 1) / (len(SENTENCES) - 2) ** 2
-    assert f"{100 * share:.0f}% of what --loss infonce could compare" in caplog.text
+    assert len(load(chained(len(SENTENCES) // 2), "halves")) == len(SENTENCES) - 2

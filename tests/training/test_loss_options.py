@@ -86,7 +86,7 @@ def test_a_loss_for_each_corpus(train, made_up, make_corpus, pairs, tiny_model, 
 
 
 def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):
-    """Fails if a callable is no loss of `PairTrainer`, its parameters cannot be set, or labels are not smoothed."""
+    """Fails if a callable is no loss of `PairTrainer`, or its parameters cannot be set."""
     corpus, seen = load_corpus(str(made_up)), []
 
     def squared(scores, labels, weight: float = 1.0):
@@ -100,7 +100,3 @@ def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):
     assert seen == [3.0, 3.0]
     with pytest.raises(InputError, match="heavy .*weight"):
         PairTrainer(str(tiny_model), args, loss=squared, loss_args={"heavy": 1.0}, **options)
-    args.label_smoothing_factor = 0.3
-    trainer = PairTrainer(str(tiny_model), args, loss="sbert", **options)
-    assert trainer.objectives["pairs"].loss.keywords == {"label_smoothing_factor": 0.3}
-    assert trainer.label_smoother is None, "that of transformers meets a model without config"

@@ -90,9 +90,11 @@ def test_every_loss_says_how_many_logits_it_needs():
     fitting = {name for name, loss in LOSSES.items() if "cross_encoder" in loss.towers} - {"ce3"}
     classes = {name: build_objective(LOSSES[name], {}, binary, "cross_encoder").classes for name in fitting}
     assert classes == {"cosent": 1, "ce": 2, "bce": 1, "mse": 1}
-    assert build_objective(LOSSES["cosent"], {}, binary, "cross_encoder").loss.keywords == {"scale": 1.0}
-    assert build_objective(LOSSES["cosent"], {}, binary).loss.keywords == {}
-    assert build_objective(LOSSES["cosent"], {"scale": 5.0}, binary, "cross_encoder").loss.keywords == {"scale": 5.0}
+    assert build_objective(LOSSES["cosent"], {}, binary, "cross_encoder").function.keywords == {"scale": 1.0}
+    assert build_objective(LOSSES["cosent"], {}, binary).function.keywords == {}
+    assert build_objective(LOSSES["cosent"], {"scale": 5.0}, binary, "cross_encoder").function.keywords == {
+        "scale": 5.0
+    }
     graded = [Manifest("stsb", "graded", 0.0, 5.0, {}, {})]
     with pytest.raises(InputError, match="--loss ce .*stsb has graded .*--loss cosent, bce or mse"):
         build_objective(LOSSES["ce"], {}, graded, "cross_encoder")

@@ -87,6 +87,8 @@ def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, t
     folder = tmp_path_factory.mktemp("one")
     for name, (_, (batch, *more)) in STRATEGIES["ddp"].items():
         run_here("train", *flags(tiny_model, uneven_corpus, folder / name, batch, *more, "--use_cpu", "true"))
+    in_eights = ("--gradient_accumulation_steps", "2", "--use_cpu", "true")
+    run_here("train", *flags(tiny_model, uneven_corpus, folder / "in_eights", 8, *in_eights))
     run_here("train", *flags(tiny_model, opposed_corpus, folder / "best", 16, *BEST, "--use_cpu", "true"))
     run_here("train", *flags(with_modules, uneven_corpus, folder / "modules", 16, "--use_cpu", "true"))
     student = (*STUDENT, "--teacher", str(tiny_model), "--use_cpu", "true")
@@ -128,7 +130,6 @@ def launched(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corp
         exact.append(train("whole", 8, *DROPOUT))
         exact.append(train("resumed", 8, *DROPOUT, "--resume_from_checkpoint", str(folder / "whole/checkpoint-6")))
         if strategy == "ddp":
-            exact.append(train("local", 8, "--local_comparisons", "true"))
             scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
             exact.append(["evaluate", *scored])
         else:
@@ -181,10 +182,9 @@ def test_two_processes_train_as_one(one, two, tiny_model, name):
 
 
 @distributed
-@ddp
-def test_comparing_on_each_device_is_another_training(one, two, tiny_model):
+def test_comparing_fewer_pairs_is_another_training(one, tiny_model):
     """Fails if the test above would pass without gathering."""
-    assert apart(one / "bi_encoder", two / "local", tiny_model) > 0.03
+    assert apart(one / "bi_encoder", one / "in_eights", tiny_model) > 0.03
 
 
 @distributed

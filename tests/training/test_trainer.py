@@ -116,11 +116,11 @@ def test_a_loss_for_each_dataset(rows, encoder, tmp_path):
     )
     graded, faq = trainer.objectives.values()
     object.__setattr__(
-        graded, "loss", lambda scores, labels: seen.append(("graded", len(labels))) or cosent_loss(scores, labels)
+        graded, "function", lambda scores, labels: seen.append(("graded", len(labels))) or cosent_loss(scores, labels)
     )
     object.__setattr__(
         faq,
-        "loss",
+        "function",
         lambda embeddings, labels, groups: (
             seen.append(("faq", len(labels))) or infonce_loss(embeddings, labels, groups)
         ),

@@ -46,18 +46,15 @@ def gather(values: Tensor) -> Tensor:
     return values if world_size() == 1 else _Gather.apply(values)
 
 
-def gather_pairs(values: Tensor, pairs: int, real_pairs: int | None = None, local: bool = False) -> Tensor:
+def gather_pairs(values: Tensor, pairs: int, real_pairs: int | None = None) -> Tensor:
     """Gathers the rows that a loss compares, without the repeated pairs of an uneven last batch.
 
     Args:
         values: the same number of rows for each of this rank's pairs.
         pairs: how many pairs this rank has, the same on every rank.
         real_pairs: how many pairs of the global batch count, the first ones in rank order; None for all.
-        local: take only this rank's own pairs.
     """
     rows = len(values) // pairs  # of each pair
-    if local:
-        return values if real_pairs is None else values[: max(0, real_pairs - rank() * pairs) * rows]
     return gather(values)[: None if real_pairs is None else real_pairs * rows]
 
 

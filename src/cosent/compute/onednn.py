@@ -92,15 +92,6 @@ def beats_blas() -> bool:
     return amd and torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkl.is_available()
 
 
-def has_bfloat16() -> bool:
-    """Whether the CPU has instructions for bfloat16; True where PyTorch cannot tell (other than x86).
-
-    Without them a training step of the 4 x 256 encoder took 3 (AVX-512) and 14 (AVX2) times as long as in float32.
-    """
-    features = torch.cpu.get_capabilities()
-    return features["architecture"] != "x86_64" or features["avx512_bf16"] or features["amx_bf16"]
-
-
 class OneDNNLinear(torch.autograd.Function):
     """Linear layer whose three matrix products (output and both gradients) run through oneDNN.
 

@@ -44,7 +44,7 @@ def main(
         corpora = corpora_of_run(data_args, loss, args.seed)
         set_seed(args.seed)
         labels = {name: corpora.labels[name] for name in corpora.training_rows}
-        objectives = build_objectives(loss, loss_args.parameters(), args.label_smoothing_factor, labels, tower)
+        objectives = build_objectives(loss, loss_args.parameters(), labels, tower)
         classes = max(objective.classes for objective in objectives.values())
         encoder = build_encoder(model_args, classes, corpora.max_length(tower), args.seed)
         if model_args.max_length is None:

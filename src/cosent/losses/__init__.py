@@ -7,8 +7,9 @@ they are means, for an empty batch.
 import inspect
 import runpy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -37,7 +38,8 @@ OUTPUTS = ("scores", "embeddings", "logits")
 INPUTS = (*OUTPUTS, "labels", "groups", "progress")
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True)
+class Loss:
     """A loss with its requirements: inputs, towers, labels and parameters.
 
     Args:
@@ -57,10 +59,10 @@ class Loss(NamedTuple):
     compares_pairs: bool = True
     towers: tuple[str, ...] = ("bi_encoder",)
     classes: int = 0
-    on_logits: Mapping[str, float] = {}
+    on_logits: Mapping[str, float] = field(default_factory=dict)
     file: str | None = None
 
-    @property
+    @cached_property
     def inputs(self) -> list[str]:
         return inputs_of(self.function)
 

@@ -7,16 +7,14 @@ from torch import Tensor
 from cosent.losses.checks import check_classes, check_targets
 
 
-def cross_entropy_loss(logits: Tensor, labels: Tensor, label_smoothing_factor: float = 0.0) -> Tensor:
+def cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """`mean of logsumexp(logits[i]) - logits[i, labels[i]]`: logits (batch, classes), labels (batch,), whole numbers.
-
-    A `label_smoothing_factor` of the target is spread over all classes in equal parts, the label keeps the rest.
 
     Source: https://arxiv.org/abs/1908.10084, section 3 (classification objective); for a cross-encoder of two classes
     https://kexue.fm/archives/9341.
     """
     logits, classes = check_classes(logits, labels, logits.shape[-1])
-    return F.cross_entropy(logits, classes, label_smoothing=label_smoothing_factor)
+    return F.cross_entropy(logits, classes)
 
 
 def binary_cross_entropy_loss(scores: Tensor, labels: Tensor) -> Tensor:

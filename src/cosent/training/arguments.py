@@ -1,7 +1,6 @@
 """Argument dataclasses of the training jobs, filled from recipes and flags, with the help of each parameter."""
 
 import logging
-import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,7 +8,6 @@ import torch
 from peft import LoraConfig
 from transformers import TrainingArguments
 
-from cosent.compute.onednn import has_bfloat16
 from cosent.data.manifest import DataFolder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -203,12 +201,6 @@ class RunArguments(TrainingArguments):
                 "This process sees %d GPUs and trains on the first. To train on all: --launch ddp.", self.n_gpu
             )
             self._n_gpu = 1
-        if self.mixed_precision == "bf16" and self.device.type == "cpu" and not has_bfloat16():
-            logger.warning(
-                "This CPU has no bfloat16 instructions (AVX512_BF16 or AMX): with --bf16 a step takes 3 to 14 times as "
-                "long as without. Use --bf16 false%s.",
-                ", or accelerate launch --mixed_precision no" if "ACCELERATE_MIXED_PRECISION" in os.environ else "",
-            )
         # Trainer would request pinned memory on a CPU too, and warn at every epoch that there is none.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type == "cuda"
 
@@ -241,7 +233,6 @@ class PairTrainingArguments(RunArguments):
         "Pairs compared in one batch, over all devices (GradCache): computed in parts of per_device_train_batch_size, "
         "for one more forward pass. Default: no caching.",
     )
-    local_comparisons: bool = option(False, "Several devices: compare pairs within each device only.")
 
     def __post_init__(self):
         if self.max_steps == 0:
@@ -295,12 +286,6 @@ class StudentTrainingArguments(PairTrainingArguments):
 
     retrieval: bool = False
     dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
-
-    def __post_init__(self):
-        super().__post_init__()
-        for flag in ("local_comparisons", "label_smoothing_factor"):
-            if getattr(self, flag):
-                raise InputError(f"--{flag} does nothing for students. Leave it out.")
 
 
 # Arguments of `cosent train`.

@@ -27,7 +27,6 @@ from cosent.models.decision import DecisionRule
 from cosent.models.lora import Adapter
 from cosent.models.prompts import Prompts
 from cosent.models.text_model import TextModel
-from cosent.training.callbacks import use_log_lines
 from cosent.training.encoder import choose_learning_rate, tower_of
 from cosent.training.global_loss import GlobalLossTrainer, Outputs
 from cosent.training.pairs import (
@@ -132,15 +131,12 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             "eval_dataset": selection(args, self.held_out),
             "compute_metrics": partial(metrics_of, compute_metrics=compute_metrics),
         }
-        smoothing, args.label_smoothing_factor = args.label_smoothing_factor, 0.0  # Trainer's own looks for a config
         super().__init__(model, args, **kwargs)
-        args.label_smoothing_factor = smoothing  # of the loss
         if self.args.torch_compile and self.model.packing:
             raise InputError(
                 "--torch_compile would compile at every step, for each shape. Add --packing false; in Python set "
                 "encoder.packing = False."
             )
-        use_log_lines(self)
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
 

@@ -52,10 +52,6 @@ class GlobalLossTrainer(ResumableTrainer):
         """The loss of the global batch from its `loss_inputs` and targets: a scalar."""
         raise NotImplementedError
 
-    def compares_pairs(self, targets: Outputs) -> bool:
-        """Whether the loss of a batch with these targets ranks its pairs against one another."""
-        return False
-
     def count_batch(self) -> None:
         """Adds what `batch_loss` has noted to the statistics of the epoch, once for every batch."""
 
@@ -104,9 +100,8 @@ class GlobalLossTrainer(ResumableTrainer):
             real_pairs: pairs of the global batch that count, in the order of the devices; None for all.
         """
         pairs = len(targets["labels"])  # of this device
-        local = self.args.local_comparisons and self.compares_pairs(targets)
         outputs, targets = (
-            {name: gather_pairs(rows, pairs, real_pairs, local) for name, rows in tensors.items()}
+            {name: gather_pairs(rows, pairs, real_pairs) for name, rows in tensors.items()}
             for tensors in (outputs, targets)
         )  # (devices * pairs, ...)
         self.last_batch = tuple({name: rows.detach() for name, rows in part.items()} for part in (outputs, targets))

@@ -1,8 +1,8 @@
 """Training objective: a loss with bound parameters, checked against the labels of the corpora."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,35 +12,22 @@ from torch import Tensor
 from cosent.data.corpus import similar
 from cosent.data.labels import Labels
 from cosent.errors import InputError
-from cosent.losses import LOSSES, OUTPUTS, Loss, inputs_of
+from cosent.losses import LOSSES, OUTPUTS, Loss
 from cosent.losses.checks import equal_parts
 from cosent.losses.in_batch import SIMILAR_LABEL
 from cosent.models.sentence_bert import SentenceBertHead
 
 
 @dataclass(frozen=True)
-class Objective:
-    """A loss as a trainer uses it.
+class Objective(Loss):
+    """A loss as a trainer uses it: with its hyper-parameters bound, and the head of a bi-encoder that it reads.
 
     Args:
-        name: that of the loss.
-        loss: a function as in `losses.Loss`, with its hyper-parameters bound or at their defaults.
-        compares_pairs: whether it compares the pairs of a batch with one another.
         classes: number of logits of a bi-encoder's head, 0 for a loss that reads none, or of a cross-encoder.
-        bias, features: whether a bi-encoder's head has a bias (the joint model of kexue.fm 8541 has none), and what it
-            reads of two embeddings `u` and `v`.
+        features: what the head reads of two embeddings `u` and `v`.
     """
 
-    name: str
-    loss: Callable[..., Tensor]
-    compares_pairs: bool = True
-    classes: int = 0
-    bias: bool = True
     features: tuple[str, ...] = ("u", "v", "|u-v|")
-
-    @cached_property
-    def inputs(self) -> list[str]:
-        return inputs_of(self.loss)
 
     @property
     def outputs(self) -> list[str]:
@@ -50,17 +37,12 @@ class Objective:
     @property
     def learnt(self) -> dict[str, float] | None:
         """Numbers that a user loss learns and keeps current, its attribute `learnt`; None without it."""
-        function = self.loss.func if isinstance(self.loss, partial) else self.loss
-        return getattr(function, "learnt", None)
-
-    @property
-    def compares_sentences(self) -> bool:
-        return "groups" in self.inputs
+        return getattr(getattr(self.function, "func", self.function), "learnt", None)
 
     def batch_loss(self, outputs: dict[str, Tensor], targets: dict[str, Tensor], progress: float) -> Tensor:
         """Loss of a batch after the share `progress` of the training."""
         tensors = outputs | targets | {"progress": progress}
-        loss = self.loss(**{name: tensors[name] for name in self.inputs})
+        loss = self.function(**{name: tensors[name] for name in self.inputs})
         if not isinstance(loss, Tensor) or loss.ndim:
             got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise InputError(
@@ -72,13 +54,13 @@ class Objective:
 
     def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:
         """A fresh head of a bi-encoder, or None for a loss that reads no logits."""
-        return SentenceBertHead(hidden_size, self.classes, self.features, self.bias, seed) if self.classes else None
+        has_bias = self.name != "sbert_joint"  # the joint model of kexue.fm 8541 has none
+        return SentenceBertHead(hidden_size, self.classes, self.features, has_bias, seed) if self.classes else None
 
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
 ONLY_KIND = {"ce": ("binary", "cosent, bce or mse"), "ce3": ("nli", "ce, bce or cosent")}
 OF_CLASSES = ("sbert", "ce", "ce3")  # their labels are numbers of classes
-FLAGS = ("scale", "label_smoothing_factor")  # hyper-parameters with a flag of their own
 ABOVE_0 = ("scale", "negative_weight", "contrastive_weight")
 
 
@@ -115,8 +97,7 @@ def build_objective(
         loss.name,
         partial(loss.function, **bound),
         loss.compares_pairs,
-        number_of_logits(loss, manifests, tower, sbert_classes),
-        bias=loss.name != "sbert_joint",
+        classes=number_of_logits(loss, manifests, tower, sbert_classes),
         features=tuple(features or Objective.features),
     )
 
@@ -132,7 +113,7 @@ def checked_parameters(loss: Loss, options: dict[str, Any], tower: str) -> dict[
     """Values of the types of their defaults; refuses parameters that a loss does not have, and values out of range."""
     accepted, values = loss.hyper_parameters, {}
     for key, value in options.items():
-        flag = f"--{key}" if key in FLAGS else f"--loss_args {key}"
+        flag = "--scale" if key == "scale" else f"--loss_args {key}"
         if key not in accepted:
             raise InputError(
                 f"{flag} does nothing for --tower {tower} --loss {loss.name}, which has "
@@ -144,8 +125,6 @@ def checked_parameters(loss: Loss, options: dict[str, Any], tower: str) -> dict[
             raise InputError(f"{flag}={value}: expected a number like {accepted[key]}, its default.") from error
         if key in ABOVE_0 and values[key] <= 0:
             raise InputError(f"{flag} must be above 0, got {values[key]:g}.")
-        if key == "label_smoothing_factor" and not 0 < values[key] < 1:
-            raise InputError(f"{flag} must be above 0 and below 1, got {values[key]:g}.")
     return values
 
 
@@ -169,7 +148,7 @@ def check_labels(name: str, manifests: list[Labels]) -> None:
 
 
 def loss_targets(
-    loss: Loss | Objective, labels: np.ndarray, manifest: Labels, classes: int = 2, in_batch_negatives: bool = True
+    loss: Loss, labels: np.ndarray, manifest: Labels, classes: int = 2, in_batch_negatives: bool = True
 ) -> np.ndarray:
     """Targets of a loss for the labels of a corpus, float32 of shape `(pairs,)`.
 

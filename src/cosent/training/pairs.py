@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import torch
 from torch.utils.data import ConcatDataset
 
-from cosent.data.corpus import labels_of, reversed_labels, sentence_groups, share_of_known_similar, unknown_characters
+from cosent.data.corpus import labels_of, reversed_labels, sentence_groups, unknown_characters
 from cosent.data.labels import NLI_CLASSES, Labels
 from cosent.data.manifest import COLUMNS
 from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset, PairCollator, PairDataset, Prefixes, warn_truncated
@@ -23,7 +23,6 @@ from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
 from cosent.models.cross_encoder import scored_classes
-from cosent.models.loading import dropout_names
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.encoder import tower_of
@@ -35,7 +34,6 @@ PAIR_FEATURES = datasets.Features(
     sentence1=datasets.Value("string"), sentence2=datasets.Value("string"), label=datasets.Value("float32")
 )
 TOO_LARGE = 2**24  # from here on, float32 skips whole numbers
-FEW_NEGATIVES = 0.5  # of the pairs of sentences are known as similar
 Rows: TypeAlias = datasets.Dataset
 Datasets: TypeAlias = Rows | Mapping[str, Rows]
 # Dataset and collator of each tower.
@@ -182,55 +180,26 @@ def training_pairs(
             logger.info("%s train: %.3g%% of characters are unknown to the model: %s.", name, 100 * share, examples)
         if objective.name == "simcse":
             corpus_rows = simcse_pairs(sentences, meaning.label_max)
-            warn_without_dropout(encoder)
         elif (question := reversed_labels(corpus_rows, meaning)) is not None:
             logger.warning("%s train: %s.", name, question)
         targets = {"objective": np.full(len(corpus_rows), number, np.int64)} if several else {}
         values = labels_of(corpus_rows)
-        one_label, share_similar = not can_rank(values), 0.0
-        if one_label or objective.compares_sentences:
-            groups = sentence_groups(corpus_rows, meaning.similar_from)
-            share_similar = share_of_known_similar(groups)
+        groups = sentence_groups(corpus_rows, meaning.similar_from)
+        has_negatives = bool((groups != groups[0, 0]).any())
         if objective.compares_sentences:
             targets["groups"] = groups
-            check_in_batch_negatives(name, objective.name, share_similar, one_label)
-        loss_labels = loss_targets(objective, values, meaning, objective.classes, share_similar < 1)
+            if not has_negatives:
+                remedy = "Take --loss cosent" if can_rank(values) else "Add sentences of another meaning"
+                raise InputError(
+                    f"--loss {objective.name} compares sentences of different meaning, and the similar pairs of {name} "
+                    f"train connect all of its sentences. {remedy}."
+                )
+        loss_labels = loss_targets(objective, values, meaning, objective.classes, has_negatives)
         pairs = pair_dataset(corpus_rows, encoder, prefixes, f"{name} train", loss_labels, **targets)
         together = meaning.label_kind == "nli" if objective.name == "sbert_joint" else name
         parts.setdefault(together, []).append(pairs)
     joined = [part[0] if len(part) == 1 else ConcatDataset(part) for part in parts.values()]
     return joined[0] if len(joined) == 1 else ConcatDataset(joined)
-
-
-def warn_without_dropout(encoder: TextModel) -> None:
-    """Warns that a model without dropout learns nothing from pairs of a sentence with itself."""
-    config = encoder.backbone.config
-    if not any(getattr(config, name, 0.0) for name in dropout_names(config)):
-        logger.warning(
-            "This %s has no dropout, so a sentence read twice has the same vector twice. Add --dropout 0.1 (or, with "
-            "--use_peft, --lora_dropout 0.1).",
-            config.model_type,
-        )
-
-
-def check_in_batch_negatives(name: str, loss: str, share_similar: float, one_label: bool) -> None:
-    """Refuses a corpus without in-batch negatives for a loss that needs them, and warns about few.
-
-    Args:
-        share_similar: see `share_of_known_similar`.
-        one_label: whether no loss could compare labels either.
-    """
-    if share_similar == 1:
-        raise InputError(
-            f"--loss {loss} compares sentences of different meaning, and the similar pairs of {name} train connect all "
-            f"of its sentences. {'Add sentences of another meaning' if one_label else 'Take --loss cosent'}."
-        )
-    if share_similar > FEW_NEGATIVES:
-        logger.warning(
-            "%s train: chains of similar pairs connect most sentences, so %.0f%% of what --loss %s could compare is "
-            "taken for similar and left out: are labels too generous?",
-            *(name, 100 * share_similar, loss),
-        )
 
 
 @dataclass(frozen=True)

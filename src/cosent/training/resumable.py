@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import torch
 from accelerate.utils.constants import FSDP_MODEL_NAME
 from torch import Tensor
-from transformers import Trainer, TrainerState
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerState
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import rotate_checkpoints
@@ -23,6 +25,26 @@ from cosent.training.checkpoints import CONTINUE, SETTINGS_NAME, final_folder
 from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
+
+PRINTED = ("_spearman", "_recall_at_10", "_perplexity")  # endings of the validation metrics in a log line
+NOT_PRINTED = ("eval_", "train_", "total_", "epoch", "grad_norm")
+
+
+class LogLines(TrainerCallback):
+    """Prints each log entry as a short line on stderr above the progress bar, instead of a dictionary."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        names = [name for name in logs if name.endswith(PRINTED) or not name.startswith(NOT_PRINTED)]
+        if state.is_world_process_zero and names:
+            values = "  ".join(f"{name} {float(logs[name]):.4g}" for name in names)
+            tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  {values}", file=sys.stderr)
+
+
+class QuietProgress(ProgressCallback):
+    """Progress bars without printed dictionaries."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        pass
 
 
 class ResumableTrainer(Trainer):
@@ -42,6 +64,10 @@ class ResumableTrainer(Trainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.parts: dict[str, list[Tensor]] = {}  # of the loss, by name: of each batch since the last log line
+        self.remove_callback(PrinterCallback)
+        if self.pop_callback(ProgressCallback):
+            self.add_callback(QuietProgress)
+        self.add_callback(LogLines)
 
     def train(self, resume_from_checkpoint=None, *, at_start: Callable[[], Any] | None = None, **kwargs):
         """Trains like Trainer; the result of `at_start` becomes `before`.
@@ -55,18 +81,6 @@ class ResumableTrainer(Trainer):
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
             logger.warning("No saved step had a %s: the last step is kept.", self.args.metric_for_best_model)
         return result
-
-    def create_optimizer(self, *args, **kwargs):
-        try:
-            return super().create_optimizer(*args, **kwargs)
-        except ImportError as error:
-            raise InputError(f"--optim {self.args.optim.value}: {error}") from error
-
-    def create_scheduler(self, *args, **kwargs):
-        try:
-            return super().create_scheduler(*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"--lr_scheduler_kwargs {self.args.lr_scheduler_kwargs}: {error}. Correct it.") from error
 
     def create_model_card(self, *args, **kwargs):
         """Writes no card of transformers, which `push_to_hub` would upload in the place of ours."""

@@ -19,7 +19,6 @@ from cosent.models.lora import add_adapter
 from cosent.models.sentence_bert import BiEncoder
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.callbacks import CollapseGuard
 from cosent.training.encoder import tower_of, trained_prompts
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
@@ -99,7 +98,7 @@ class PairTrainer(GlobalBatchTrainer):
         self.meanings = meanings(labels, rows, held_out)
         trained = {name: self.meanings[name] for name in rows}
         if objectives is None:
-            objectives = build_objectives(loss, loss_args, args.label_smoothing_factor, trained, tower_of(encoder))
+            objectives = build_objectives(loss, loss_args or {}, trained, tower_of(encoder))
         self.objectives = objectives
         check_logits(encoder, self.objectives)
         self.prompt, self.peft_config = (prompt, prompt_name), peft_config
@@ -120,13 +119,13 @@ class PairTrainer(GlobalBatchTrainer):
             optimizers=optimizers,
         )
         self.model_init = model_init  # Trainer would call it once more
-        self.watch()
+        self.check_batches()
 
-    def watch(self) -> None:
-        """Warns about batches that compare little, and watches for a collapse of the scores."""
+    def check_batches(self) -> None:
+        """Refuses batches that compare nothing, and warns about those that compare little."""
         args = self.args
         if any(objective.compares_pairs for objective in self.objectives.values()):
-            if self._train_batch_size * (1 if args.local_comparisons else args.world_size) == 1:
+            if self._train_batch_size * args.world_size == 1:
                 raise InputError(
                     "--per_device_train_batch_size 1: a batch of one pair has nothing to compare. Raise it."
                 )
@@ -136,8 +135,6 @@ class PairTrainer(GlobalBatchTrainer):
                     "--cached_batch_size compares all of a step in the same memory.",
                     args.gradient_accumulation_steps,
                 )
-        if isinstance(self.encoder, CrossEncoder):
-            self.add_callback(CollapseGuard())
 
     def prepared(self, encoder: TextModel, seed: int) -> nn.Module:
         """The module to train: an encoder with the prompts of this training, its head and its adapter."""
@@ -165,9 +162,6 @@ class PairTrainer(GlobalBatchTrainer):
     def corpus_of(self, targets: dict[str, Tensor]) -> str:
         names = list(self.objectives)
         return names[int(targets["objective"][0])] if "objective" in targets else " or ".join(names)
-
-    def compares_pairs(self, targets: dict[str, Tensor]) -> bool:
-        return self.objective_of(targets).compares_pairs
 
     def loss_inputs(self, outputs: Outputs) -> Outputs:
         """Outputs that any of the losses reads: every weight then has a gradient in every batch, as DDP requires."""
@@ -198,8 +192,7 @@ class PairTrainer(GlobalBatchTrainer):
 
 def build_objectives(
     loss: Loss | Mapping[str, Loss],
-    loss_args: Mapping[str, Any] | None,
-    label_smoothing: float,
+    loss_args: Mapping[str, Any],
     labels: Mapping[str, Labels],
     tower: str,
 ) -> dict[str, Objective]:
@@ -207,9 +200,8 @@ def build_objectives(
 
     Of several losses, each gets the options that it has; one that none of them has is refused.
     """
-    options = {"label_smoothing_factor": label_smoothing or None, **(loss_args or {})}
     if not isinstance(loss, Mapping):
-        return dict.fromkeys(labels, build_objective(resolved(loss), options, list(labels.values()), tower))
+        return dict.fromkeys(labels, build_objective(resolved(loss), loss_args, list(labels.values()), tower))
     if set(loss) != set(labels):
         raise InputError(
             f"--loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each."
@@ -217,8 +209,8 @@ def build_objectives(
     by_name = {name: resolved(loss[name]) for name in labels}
     objectives = {}
     for name, function in by_name.items():
-        takers = {option: [other for other in by_name if takes(by_name[other], option, tower)] for option in options}
-        taken = {option: value for option, value in options.items() if not takers[option] or name in takers[option]}
+        takers = {option: [other for other in by_name if takes(by_name[other], option, tower)] for option in loss_args}
+        taken = {option: value for option, value in loss_args.items() if not takers[option] or name in takers[option]}
         objectives[name] = build_objective(function, taken, [labels[name]], tower)
     heads = {name: objective.classes for name, objective in objectives.items() if objective.classes}
     if len(heads) > 1 and (tower == "bi_encoder" or len(set(heads.values())) > 1):
