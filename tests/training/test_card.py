@@ -71,16 +71,10 @@ def test_the_card_of_a_run(kind, request, monkeypatch):
     run = request.getfixturevalue(f"{kind}_run")
     card, record = ModelCard.load(run.folder / CARD_NAME), json.loads((run.folder / "run.json").read_text())
     expected = record["after"]["made_up"]["test"]
-    indexed = {one.metric_type: one.metric_value for one in card.data.eval_results}
-    names = {"spearman": "spearmanr", "auc": "roc_auc"} | {name: name for name in ("accuracy", "f1", "recall_at_10")}
-    assert indexed == {name: expected[metric] for metric, name in names.items() if metric in expected}
-    assert {"spearmanr", "accuracy"} <= indexed.keys()
     assert card.data.pipeline_tag == {"bi": "sentence-similarity", "cross": "text-ranking"}[kind]
     assert card.data.base_model is None, "a folder of this machine is no model of the Hub"
-    row = next(line for line in card.text.splitlines() if line.startswith("| made_up test"))
-    value, low, high = map(float, re.search(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", row).groups())
-    assert value == pytest.approx(100 * expected["spearman"], abs=0.006) and low <= value <= high
-    assert f"of at most {100 * expected['spearman_at_most']:.2f} |" in row
+    row = next(line for line in card.text.splitlines() if line.startswith("made_up test"))
+    assert row in run.printed and float(row.split()[3]) == pytest.approx(expected["spearman"], abs=6e-5)
     assert f"{decision_rules(run.folder)['made_up'].threshold:.4f}" in card.text
     assert f"{record['leaks']['made_up test']:,} pairs of made_up test" in card.text
     monkeypatch.chdir(run.folder.parent)

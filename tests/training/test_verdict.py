@@ -97,14 +97,12 @@ def test_a_training_in_vain(before, after, vain):
 
 
 def test_a_change_that_is_not_known_says_why():
-    """Fails if the cell of the change is empty without a reason, or a warning looks like a figure."""
-    run = RunRecord(
-        recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1, warnings=["a test is tiny"]
-    )
+    """Fails if the cell of the change is empty without a reason."""
+    run = RunRecord(recipe={}, environment=Environment({}, None, "CPU", 1), train_seconds=1)
     for name, value in {"a": 0.5, "b": NAN}.items():
         run.before[name], run.after[name] = {"test": {"spearman": 0.4}}, {"test": {"spearman": value}}
-    _, tiny, equal, warning = final_table(run, {})
-    assert tiny.endswith("too few separate pairs") and equal.endswith("nan") and warning == "warning: a test is tiny"
+    _, tiny, equal = final_table(run, {})
+    assert tiny.endswith("too few separate pairs") and equal.endswith("nan")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -178,4 +176,4 @@ def test_a_run_that_did_not_help_says_so(train, make_corpus, capsys, caplog):
     values.append(spearman(load_model("similar").similarity(first, second), labels))
     assert [float(word) for word in line.split()[2:6]] == pytest.approx(values, abs=1e-3)
     assert list(record.floors["made_up"]["validation"].values()) == pytest.approx(values[2:], abs=1e-3)
-    assert "| x100 | Spearman before | of `overlap` | of `similar` |" in card
+    assert header in card and line in card

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.atomic import write_atomically
@@ -17,6 +17,7 @@ from cosent.encoders import SHIPPED
 from cosent.models.decision import decision_rules
 from cosent.record import RunRecord, lineage
 from cosent.seal import sha256_of_file
+from cosent.training.verdict import final_table
 
 UNSET = (None, False, "None")  # values of settings that a card leaves out
 FREE = {"nothing stated", "Apache-2.0"}  # terms that any licence agrees with
@@ -40,7 +41,6 @@ KINDS: dict[str, tuple[str, str, list[str]]] = {  # first sentence, Hub task, ta
     ),
     "encoder": ("A pretrained encoder, to be fine-tuned.", "fill-mask", []),
 }
-CARD_METRICS = {"spearman": "Spearman", "auc": "AUC", "accuracy": "accuracy", "f1": "F1", "recall_at_10": "Recall@10"}
 CARD_SETTINGS = (
     *("learning_rate", "num_train_epochs", "per_device_train_batch_size", "cached_batch_size", "max_length"),
     *("pooling", "loss", "scale", "use_peft", "bf16", "seed"),
@@ -64,7 +64,7 @@ def write_card(folder: str | Path, record: RunRecord, name: str | None = None) -
 def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     """The card: front matter, then Markdown."""
     name = name or folder.resolve().name
-    kind, recipe = kind_of(folder, record), record.recipe
+    kind, recipe, rules = kind_of(folder, record), record.recipe, decision_rules(folder)
     corpora = [Path(corpus).name for key in ("corpus", "text") for corpus in as_list(recipe.get(key))]
     start = str(recipe.get("model_name_or_path") or "")
     templates = Environment(
@@ -73,15 +73,15 @@ def card_text(folder: Path, record: RunRecord, name: str | None = None) -> str:
     templates.filters |= {"plain": plain, "code": code_span, "literal": partial(json.dumps, ensure_ascii=False)}
     templates.filters["word"] = lambda text: shlex.quote(" ".join(text.split()))
     text = templates.get_template(TEMPLATE).render(
-        front_matter=front_matter(name, record, kind).to_yaml(),
+        front_matter=front_matter(record, kind).to_yaml(),
         name=name,
         record=record,
-        rules=decision_rules(folder),
+        rules=rules,
         kind=kind,
         sentence=KINDS[kind][0],
         start=Path(start).name if Path(start).is_dir() else start,
         corpora=corpora,
-        results=result_table(record),
+        results=final_table(record, rules) if record.after else [],
         losses=losses(recipe),
         settings=[f"{key} {' '.join(as_list(recipe[key]))}" for key in CARD_SETTINGS if recipe.get(key) not in UNSET],
         manifests=manifests(record),
@@ -126,55 +126,10 @@ def manifests(record: RunRecord) -> dict[str, Manifest]:
     }
 
 
-def result_table(record: RunRecord) -> list[list[str]]:
-    """Rows of the table of results, x100, the first with the names of the columns; test metrics with their interval."""
-    splits = [(corpus, split) for corpus, metrics in record.after.items() for split in metrics]
-    metrics = [metric for metric in CARD_METRICS if any(metric in record.after[c][s] for c, s in splits)]
-    floors = list(dict.fromkeys(floor for c, s in splits for floor in record.floors.get(c, {}).get(s, {})))
-    names = ["Spearman before", *(f"of {code_span(floor)}" for floor in floors), *(CARD_METRICS[m] for m in metrics)]
-    rows = [["x100", *names]] if splits else []
-    for corpus, split in splits:
-        after, lowest = record.after[corpus][split], record.floors.get(corpus, {}).get(split, {})
-        before = record.before.get(corpus, {}).get(split, {})
-        intervals = record.intervals.get(corpus, {}).get(split, {}) if split == "test" else {}
-        row = [
-            plain(f"{corpus} {split}"),
-            times_100(before.get("spearman")),
-            *(times_100(lowest.get(f)) for f in floors),
-        ]
-        for metric in metrics:
-            cell = times_100(after.get(metric))
-            if metric in intervals:
-                cell += " [{}, {}]".format(*map(times_100, intervals[metric]))
-            if metric == "spearman" and after.get("spearman_at_most", 1.0) < 1:
-                cell += f" of at most {times_100(after['spearman_at_most'])}"
-            row.append(cell)
-        rows.append(row)
-    return rows
-
-
-def times_100(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
-
-
-def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
-    """Metadata of the Hub: task, tags, base model if the Hub has it, and the test results as `model-index`."""
+def front_matter(record: RunRecord, kind: str) -> ModelCardData:
+    """Metadata of the Hub: task, tags, and the base model if the Hub has it."""
     _, task, tags = KINDS[kind]
     restricted = any(not FREE.issuperset(terms.split(" and ")) for terms in record.terms.values())
-    results = [
-        EvalResult(
-            task_type="semantic-similarity",
-            task_name="Semantic Similarity",
-            dataset_type=corpus,
-            dataset_name=f"{corpus} test",
-            metric_type={"spearman": "spearmanr", "auc": "roc_auc"}.get(metric, metric),
-            metric_name=title,
-            metric_value=splits["test"][metric],
-        )
-        for corpus, splits in record.after.items()
-        for metric, title in CARD_METRICS.items()
-        if metric in splits.get("test", {})
-    ]
     return ModelCardData(
         language="zh",
         library_name="transformers" if kind == "encoder" else "sentence-transformers",
@@ -182,7 +137,4 @@ def front_matter(name: str, record: RunRecord, kind: str) -> ModelCardData:
         tags=[*tags, "cosent", *(f"loss:{loss}" for loss in losses(record.recipe))],
         license="other" if restricted else None,
         base_model=base_model(str(record.recipe.get("model_name_or_path") or "")),
-        model_name=name,
-        metrics=["spearmanr", "accuracy"] if record.after else None,
-        eval_results=results or None,
     )

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from cosent.errors import InputError
-from cosent.evaluation.metrics import can_rank, find_threshold, spearman_at_most, too_few
+from cosent.evaluation.metrics import can_rank, spearman_at_most
 from cosent.evaluation.retrieval import mean_intervals
-from cosent.evaluation.significance import resampled_spearman
 from cosent.models.auto import load_model
 from cosent.models.decision import DecisionRule, joint_rule
 from cosent.record import (
@@ -29,7 +28,6 @@ from cosent.training.encoder import tower_of
 from cosent.training.global_batch import GlobalBatchTrainer, pair_metrics
 from cosent.training.pairs import EvaluationSet
 
-RUN_RESAMPLES = 500  # of the pairs or queries for an interval of a run
 CHECKED_PAIRS = 32  # of a saved model
 # Largest difference of their scores that is rounding, relative to the largest score: of a merged adapter on a CPU; of
 # half precision or 4 bits in training, and of TensorFloat-32.
@@ -41,7 +39,7 @@ class Evaluation:
     """Results at one point of the training, by corpus and split; decision rules by corpus.
 
     Args:
-        intervals: of Spearman and the retrieval metrics.
+        intervals: of the retrieval metrics.
         rules: what validation decided.
         scores: labels and scores of the pairs.
         queries: digest of a retrieval task, and its metrics by query.
@@ -77,9 +75,8 @@ def evaluate_splits(
     A model that was trained on several such corpora also gets a rule named `JOINT`, from their validation pairs
     together.
 
-    Accuracy and F1 of both splits use the threshold that is most accurate on validation. For comparison with projects
-    that choose it on test, the test split also has `oracle_threshold` and `oracle_accuracy`, which no deployed model
-    could reach. Validation would flatter the calibration fitted on it, so only the test split has its metrics.
+    Accuracy and F1 of both splits use the threshold that is most accurate on validation, and only the test split has
+    metrics of the calibration, since validation would flatter what was fitted on it.
     """
     result = Evaluation()
     for name, splits in sets.items():
@@ -97,16 +94,11 @@ def evaluate_splits(
             result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
             if final and can_rank(labels):
                 metrics["spearman_at_most"] = spearman_at_most(labels, scores)
-                if can_rank(scores) and not too_few(labels, split):
-                    low, high = np.nanpercentile(resampled_spearman(scores, labels, RUN_RESAMPLES), (2.5, 97.5))
-                    intervals["spearman"] = float(low), float(high)
             if (task := splits[split].task) is not None:
                 values = output.predictions["queries"]
                 result.queries.setdefault(name, {})[split] = (task.digest, values)
                 metrics |= {key: float(np.mean(value)) for key, value in values.items()} | task.size
                 intervals |= mean_intervals(values) if final else {}
-            if decides and split == "test" and can_rank(labels):
-                metrics["oracle_threshold"], metrics["oracle_accuracy"] = find_threshold(scores, labels)
             result.metrics[name][split] = metrics
             if intervals:
                 result.intervals.setdefault(name, {})[split] = intervals

@@ -125,7 +125,8 @@ def run_training(
         write_rules(folder, after.rules)
         document(folder, args, record)
     publish(trainer)
-    print(*final_table(record, after.rules), record.footprint, sep="\n")
+    warnings = [f"warning: {line}" for line in record.warnings]
+    print(*final_table(record, after.rules), *warnings, record.footprint, sep="\n")
     step = trainer.state.best_global_step if args.load_best_model_at_end else None
     epochs = [entry["epoch"] for entry in trainer.state.log_history if entry["step"] == step]
     moment = f"epoch {epochs[0]:.2f}, step {step}, the best on validation" if epochs else "the end of training"

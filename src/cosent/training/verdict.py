@@ -26,11 +26,12 @@ from cosent.models.cache import pair_scores, pair_vectors
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
 from cosent.record import OVERLAP, RunRecord
-from cosent.training.evaluation import RUN_RESAMPLES, Evaluation
+from cosent.training.evaluation import Evaluation
 from cosent.training.global_batch import GlobalBatchTrainer
 
 logger = logging.getLogger(__name__)
 
+RUN_RESAMPLES = 500  # of the pairs or queries for an interval of a run
 SIMILAR = "similar"  # the floor, and the shipped model
 TEACHER = "teacher"  # of a student, next to the floors
 COMPARISONS = {  # by name in `RunRecord.changes`: a metric, and what it is compared with
@@ -190,7 +191,7 @@ def in_points(difference: float, low: float, high: float) -> str:
 
 
 def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
-    """Lines of the metrics before and after training, the floors and the ceiling of Spearman, and the warnings."""
+    """Lines of the metrics before and after training, with the floors and the ceiling of Spearman."""
     if not record.after:
         return ["not measured: name --eval_corpora with labels, e.g. lcqmc"]
     columns = [OVERLAP, SIMILAR, *([TEACHER] if record.recipe.get("teacher") else [])]
@@ -199,7 +200,7 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     lines, retrieval = [f"{head}  {'change x100 [95%]':<22} {note}"], []
     for name, splits in record.after.items():
         for split, after in splits.items():
-            title, before = f"{name + ' ' + split:<24}", record.before[name][split]
+            title, before = f"{name + ' ' + split:<24}", record.before.get(name, {}).get(split, {"spearman": math.nan})
             floors = record.floors.get(name, {}).get(split, {})
             at_most = after.get("spearman_at_most")
             numbers = [*(floors.get(column) for column in columns), None if at_most == 1 else at_most]
@@ -226,4 +227,4 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
     if retrieval:
         heads = (f"  {f'Recall@{k} before -> after [95%]':<34}" for k in (1, 10))
         retrieval.insert(0, f"{'Retrieval':<24}{'queries':>8}{'pool':>8}{''.join(heads)}".rstrip())
-    return lines + retrieval + [f"warning: {line}" for line in record.warnings]
+    return lines + retrieval
