@@ -330,7 +330,7 @@ def test_a_folder_that_is_not_the_trained_model_is_refused(bi_run, tmp_path, fau
     if fault == "a weight":
         del weights[next(name for name in weights if name.endswith("layer.1.output.dense.weight"))]
     elif fault == "precision":
-        weights = {name: weight.half().float() for name, weight in weights.items()}
+        weights = {name: weight.bfloat16().float() for name, weight in weights.items()}
     else:
         for name, key in {
             "tokenizer_config.json": "model_max_length",
