@@ -10,14 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from transformers import TrainerState
 
 from cosent.cli import arguments_of
 from cosent.errors import InputError
 from cosent.record import read_record
 from cosent.seal import SEAL, is_whole, seal
 from cosent.training import checkpoints
-from cosent.training.resumable import had_ended
 from tests.support.locks import locked_elsewhere
 
 
@@ -207,19 +205,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
         checkpoints.find_checkpoint(str(tmp_path / "foreign"), "auto", overwrite=False)
     with pytest.raises(InputError, match="already holds a model"):
         checkpoints.find_checkpoint(str(tmp_path / "mine" / ".." / "foreign"), None, overwrite=False)
-
-
-def test_training_that_was_over_is_not_continued():
-    """Fails if a resumed run takes steps that an undisturbed one does not, or a longer schedule does not go on."""
-
-    def state(step, max_steps, stopped):
-        control = {"TrainerControl": {"args": {"should_training_stop": stopped}}}
-        return TrainerState(global_step=step, max_steps=max_steps, stateful_callbacks=control)
-
-    assert not had_ended(state(4, 8, False), 8)
-    assert had_ended(state(4, 8, True), 8)  # early stopping
-    assert had_ended(state(8, 8, True), 8)
-    assert not had_ended(state(8, 8, True), 16)  # the user asks for more epochs now
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ PyTorch sends a float32 `nn.Linear` to MKL, which keeps to AVX2 on AMD processor
 AVX-512 there: 490 rather than 215 GFLOP/s on two cores of a Zen 5, for the shapes of 4 x 256 and 12 x 768 encoders.
 """
 
-import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -21,8 +19,6 @@ from torch.autograd.function import once_differentiable
 # The operator is private to PyTorch, so another version may lack it: layers are then left as they are.
 AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-
 
 @cache
 def bound_caches() -> None:
@@ -32,18 +28,6 @@ def bound_caches() -> None:
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "32")
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Has glibc keep the memory that one layer frees for the next, instead of returning it to the system in between.
-
-    Float32 vectors of short sentences took 2 to 8% longer with its own thresholds, in page faults of the activations;
-    at most 256 MiB stay. For the whole process, as `mallopt` has it; a C library without it is left alone.
-    """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        for threshold, mib in ((M_TRIM_THRESHOLD, 256), (M_MMAP_THRESHOLD, 64)):
-            mallopt(threshold, mib * 2**20)
 
 
 @contextmanager
@@ -56,7 +40,6 @@ def onednn_linears(model: nn.Module, reorder: bool = False) -> Iterator[None]:
         reorder: copy the weights into the layout of oneDNN first (0.1 s for 12 x 768): 10% faster from then on.
     """
     bound_caches()  # before the first reorder
-    keep_freed_memory()
     weights = {}
     if AVAILABLE and not torch.is_autocast_enabled("cpu"):
         layers = [layer for layer in model.modules() if type(layer) is nn.Linear and is_plain(layer.weight)]

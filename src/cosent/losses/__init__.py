@@ -51,7 +51,6 @@ class Loss:
         towers: the models it can train.
         classes: number of logits; 0: 3 for NLI, else `--sbert_classes`.
         on_logits: hyper-parameters whose default is another one for the score of a cross-encoder.
-        file: of a loss of one's own.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Loss:
     towers: tuple[str, ...] = ("bi_encoder",)
     classes: int = 0
     on_logits: Mapping[str, float] = field(default_factory=dict)
-    file: str | None = None
 
     @cached_property
     def inputs(self) -> list[str]:
@@ -110,7 +108,7 @@ def find_loss(name: str) -> Loss:
     names = runpy.run_path(file, run_name=Path(file).stem)
     if not callable(names.get(function)):
         raise InputError(f"--loss {name}: {file} defines no function {function!r}. Name one of its functions.")
-    return own_loss(names[function], name, file)
+    return own_loss(names[function], name)
 
 
 def file_of(name: str) -> tuple[str, str]:
@@ -121,10 +119,10 @@ def file_of(name: str) -> tuple[str, str]:
     return file, function
 
 
-def own_loss(function: Callable[..., Tensor], name: str, file: str | None = None) -> Loss:
+def own_loss(function: Callable[..., Tensor], name: str) -> Loss:
     """A user function as a loss, for both towers unless it reads embeddings."""
     inputs = inputs_of(function, f"--loss {name}")
-    loss = Loss(name, function, towers=TOWERS[:1] if "embeddings" in inputs else TOWERS, file=file)
+    loss = Loss(name, function, towers=TOWERS[:1] if "embeddings" in inputs else TOWERS)
     for parameter, default in loss.hyper_parameters.items():
         if isinstance(default, bool) or not isinstance(default, int | float):
             raise InputError(

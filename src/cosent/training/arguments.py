@@ -192,9 +192,6 @@ class RunArguments(TrainingArguments):
         super().__post_init__()
         if self.fp16 and self.device.type == "cpu":
             raise InputError("--fp16 does nothing on a CPU. Take --bf16 true, or leave it out.")
-        for name, strategy in (("eval", self.eval_strategy), ("save", self.save_strategy)):
-            if strategy != "steps" and getattr(self, f"{name}_steps") not in (None, 500):
-                logger.warning("--%s_steps does nothing without --%s_strategy steps.", name, name)
         if self.n_gpu > 1:
             # Trainer would use `nn.DataParallel`, which multiplies the batch by their number.
             logger.warning(

@@ -12,9 +12,8 @@ import torch
 from accelerate.utils.constants import FSDP_MODEL_NAME
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainerState
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import rotate_checkpoints
 
 from cosent.compute.distributed import decided_by_main, locked_by_main
@@ -50,7 +49,7 @@ class QuietProgress(ProgressCallback):
 class ResumableTrainer(Trainer):
     """Trainer whose checkpoints are sealed when they are complete; older ones stay until then.
 
-    Resumed from a checkpoint at which training had ended (the last step, early stopping), it does not train further.
+    Resumed from the checkpoint of the last step, it does not train further.
 
     Checkpoints hold the complete model as serving tools load it. A subclass defines how one is read (`saved_state`),
     and sets `loads_all_weights = False` if it holds only a part of the weights.
@@ -102,10 +101,7 @@ class ResumableTrainer(Trainer):
     def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):
         with quiet_transformers():  # it drops a best checkpoint whose folder was moved, with a warning
             trained = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
-        self.starts_at_end = False
-        if resume_from_checkpoint is not None:
-            saved = TrainerState.load_from_json(str(Path(resume_from_checkpoint, TRAINER_STATE_NAME)))
-            self.starts_at_end = had_ended(saved, max_steps)
+        self.starts_at_end = self.state.global_step >= max_steps
         if self.state.train_batch_size != self._train_batch_size:
             raise InputError(
                 f"{resume_from_checkpoint} was trained with batches of {self.state.train_batch_size} pairs per device, "
@@ -205,12 +201,6 @@ class ResumableTrainer(Trainer):
             self.control.should_training_stop = True
         else:
             super()._run_epoch(epoch=epoch, train_dataloader=train_dataloader, **kwargs)
-
-
-def had_ended(saved: TrainerState, max_steps: int) -> bool:
-    """Whether training had ended at a checkpoint, by early stopping or after `max_steps` steps."""
-    stopped = saved.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
-    return stopped and (saved.global_step < saved.max_steps or saved.global_step >= max_steps)
 
 
 def set_epoch(dataloader, epoch: int) -> None:

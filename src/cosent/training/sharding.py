@@ -14,12 +14,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from cosent.errors import InputError
 
-# Required settings of `fsdp_config`, under which weights are gathered, saved whole, and read by every rank.
-FSDP_CONFIG = {
-    "fsdp_version": 2,
-    "fsdp_state_dict_type": "FULL_STATE_DICT",
-    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-    "fsdp_cpu_ram_efficient_loading": False,
+# Settings that `accelerate launch` passes on, under which weights are gathered, saved whole, and read by every rank.
+FSDP_SETTINGS = {
+    "FSDP_VERSION": "2",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
 }
 
 
@@ -31,26 +31,16 @@ def launched_with() -> str | None:
 
 def check_strategy(accelerator: Accelerator, precision: str) -> None:
     """Refuses strategies under which a run would fail later or train incorrectly."""
-    if launched_with() is None:
-        return
-    if precision == "fp16":
-        raise InputError(f"mixed_precision fp16 under {launched_with()}: nothing would scale the loss. Use bf16.")
-    if launched_with() == "deepspeed":
-        stage = accelerator.state.deepspeed_plugin.zero_stage
-        if stage not in (1, 2):
-            raise InputError(f"zero_stage {stage} is not supported, only 1 and 2. Use --launch fsdp to shard weights.")
-        return
-    plugin = accelerator.state.fsdp_plugin
-    policy = getattr(plugin.auto_wrap_policy, "__name__", "NO_WRAP")
-    settings = {
-        "fsdp_version": plugin.fsdp_version,
-        "fsdp_state_dict_type": plugin.state_dict_type.name,
-        "fsdp_auto_wrap_policy": policy.replace("transformer_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
-        "fsdp_cpu_ram_efficient_loading": plugin.cpu_ram_efficient_loading,
-    }
-    for key, value in FSDP_CONFIG.items():
-        if settings[key] != value:
-            raise InputError(f"{key} {settings[key]} is not supported, only {value}. Use recipes/accelerate/fsdp.yaml.")
+    strategy = launched_with()
+    if strategy is not None and precision == "fp16":
+        raise InputError(f"mixed_precision fp16 under {strategy}: nothing would scale the loss. Use bf16.")
+    if strategy == "deepspeed" and (stage := accelerator.state.deepspeed_plugin.zero_stage) not in (1, 2):
+        raise InputError(f"zero_stage {stage} is not supported, only 1 and 2. Use --launch fsdp to shard weights.")
+    for name, value in FSDP_SETTINGS.items() if strategy == "fsdp" else ():
+        if (setting := os.environ.get(name)) != value:
+            raise InputError(
+                f"{name.lower()} {setting} is not supported, only {value}. Use recipes/accelerate/fsdp.yaml."
+            )
 
 
 def layer_classes(model: nn.Module) -> list[str]:

@@ -265,7 +265,7 @@ class StudentTrainer(GlobalBatchTrainer):
         self.batch_parts = {name: value.detach() for name, value in parts.items()}
         return sum(parts.values())
 
-    def count_batch(self) -> None:
+    def count_batch(self, loss: torch.Tensor) -> None:
         for name, value in self.batch_parts.items():
             self.parts.setdefault(name, []).append(value)
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from peft import LoraConfig
 from torch import Tensor, nn
 from transformers import EvalPrediction
@@ -171,22 +172,20 @@ class PairTrainer(GlobalBatchTrainer):
         objective = self.objective_of(targets)
         loss = objective.batch_loss(outputs, targets, self.state.global_step / max(1, self.state.max_steps))
         loss = loss + sum(0.0 * values.sum() for name, values in outputs.items() if name not in objective.outputs)
-        self.taught = loss.detach() != 0 if objective.compares_pairs else None  # exactly 0: nothing to compare
         return loss
 
-    def count_batch(self) -> None:
-        if self.taught is not None:
-            self.taught_batches.append(self.taught)
+    def count_batch(self, loss: Tensor) -> None:
+        self.batches += 1
+        self.idle_batches = self.idle_batches + (loss == 0)  # exactly 0: nothing to compare; counting waits for none
 
     def _run_epoch(self, *, epoch, **kwargs):
-        self.taught_batches: list[Tensor] = []  # bool of shape `()`, on their device: counting waits for no batch
+        self.batches, self.idle_batches = 0, torch.zeros((), dtype=torch.int64)
         super()._run_epoch(epoch=epoch, **kwargs)
-        batches = len(self.taught_batches)
-        if dead := batches - sum(map(int, self.taught_batches)):
+        if idle := int(self.idle_batches):
             logger.warning(
-                "epoch %d: %d of %d batches taught nothing, with a loss of 0: all pairs of one label (infonce: no "
-                "similar ones). Raise --per_device_train_batch_size.",
-                *(epoch + 1, dead, batches),
+                "epoch %d: %d of %d batches taught nothing, with a loss of 0, as pairs of one label have (infonce: "
+                "without similar ones). Raise --per_device_train_batch_size.",
+                *(epoch + 1, idle, self.batches),
             )
 
 
