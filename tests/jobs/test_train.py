@@ -25,7 +25,7 @@ from cosent.training.encoder import build_encoder
 from cosent.training.evaluation import Evaluation, check_saved
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
-from tests.support.launching import WITHIN_EPOCHS, WORKER, history
+from tests.support.launching import WITHIN_EPOCHS, history
 
 
 def test_training_ends_with_a_model_that_others_load(bi_run, pairs):
@@ -158,7 +158,6 @@ def test_resuming_continues_where_it_stopped(train, made_up, tower, loss):
     """Fails if a run resumed within an epoch, head included, ends elsewhere than one that was never interrupted, or
     mixes recipes."""
     flags = ("--loss", loss, "--tower", tower, *WITHIN_EPOCHS)
-    flags += WORKER if tower == "bi_encoder" else ()
     whole = train(made_up, *flags, output="whole")
     resume = ("--resume_from_checkpoint", str(whole / "checkpoint-6"))
     resumed = train(made_up, *flags, *resume, output="resumed")

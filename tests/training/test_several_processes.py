@@ -4,6 +4,7 @@ Each strategy is launched once and runs all its jobs (`session.py`); the tests r
 """
 
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -92,7 +93,11 @@ def one(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corpus, t
     run_here("train", *flags(tiny_model, opposed_corpus, folder / "best", 16, *BEST, "--use_cpu", "true"))
     run_here("train", *flags(with_modules, uneven_corpus, folder / "modules", 16, "--use_cpu", "true"))
     student = (*STUDENT, "--teacher", str(tiny_model), "--use_cpu", "true")
+    script = ROOT / "tests/support/two_losses.py"
     with pytest.MonkeyPatch.context() as patched:
+        words = [f"{uneven_corpus}/train.parquet", str(tiny_model), str(folder / "script"), "16"]
+        patched.setattr(sys, "argv", [str(script), *words])
+        runpy.run_path(str(script), run_name="__main__")
         patched.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         run_here("distill", *flags(tiny_student, uneven_corpus, folder / "student", 16, *student))
     return folder
@@ -130,6 +135,7 @@ def launched(tiny_model, tiny_student, with_modules, uneven_corpus, opposed_corp
         exact.append(train("whole", 8, *DROPOUT))
         exact.append(train("resumed", 8, *DROPOUT, "--resume_from_checkpoint", str(folder / "whole/checkpoint-6")))
         if strategy == "ddp":
+            exact.append(["two_losses", f"{uneven_corpus}/train.parquet", str(tiny_model), str(folder / "script"), "8"])
             scored = ["--model", str(folder / "bi_encoder"), "--corpus", str(uneven_corpus)]
             exact.append(["evaluate", *scored])
         else:
@@ -185,6 +191,14 @@ def test_two_processes_train_as_one(one, two, tiny_model, name):
 def test_comparing_fewer_pairs_is_another_training(one, tiny_model):
     """Fails if the test above would pass without gathering."""
     assert apart(one / "bi_encoder", one / "in_eights", tiny_model) > 0.03
+
+
+@distributed
+@ddp
+def test_a_script_of_ones_own_compares_the_pairs_of_all_processes(one, two, tiny_model):
+    """Fails if a user's script compares pairs within a process, or loses a step of a head that one loss reads."""
+    assert apart(one / "script", two / "script", tiny_model) < 1e-2
+    assert not json.loads((two / "script/modules.json").read_text())[0]["path"]
 
 
 @distributed

@@ -2,10 +2,6 @@
 
 import ast
 import inspect
-import json
-import os
-import subprocess
-import sys
 from datetime import date
 from pathlib import Path
 
@@ -16,7 +12,6 @@ import torch
 from datasets import ClassLabel
 from huggingface_hub import HfApi
 from peft import LoraConfig
-from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
@@ -35,7 +30,6 @@ from cosent.losses.in_batch import infonce_loss
 from cosent.training import global_batch, global_loss, resumable, student
 from cosent.training import trainer as trainer_module
 from tests.support import published
-from tests.support.launching import ROOT
 from tests.support.locks import locked_elsewhere
 
 QUIET = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "logging_steps": 1}
@@ -55,23 +49,6 @@ def encoder(tiny_model):
 
 def arguments(folder, **changes) -> PairTrainingArguments:
     return PairTrainingArguments(output_dir=str(folder), **SHORT | changes)
-
-
-def test_python_and_the_command_train_the_same_weights(train, made_up, rows, encoder, tmp_path):
-    """Fails if a run from Python is another experiment than the one of the command line."""
-    folder = train(made_up, "--num_train_epochs", "2")
-    trainer = PairTrainer(
-        encoder,
-        arguments(tmp_path / "python", num_train_epochs=2),
-        train_dataset=rows["train"],
-        eval_dataset=rows["validation"],
-    )
-    trainer.train()
-    trainer.save_model()
-    assert (tmp_path / "python/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    texts = rows["train"]["sentence1"][:8]
-    served = SentenceTransformer(str(tmp_path / "python"), device="cpu")
-    np.testing.assert_allclose(served.encode(texts), encoder.encode(texts), atol=1e-5)
 
 
 # Layout of a public encoder: function, pooling, prompt of its folder.
@@ -412,39 +389,3 @@ def test_a_trial_keeps_the_cached_batch(rows, tiny_model, tmp_path):
     assert trainer.state.max_steps == 2
     spearman = [entry["eval_spearman"] for entry in trainer.state.log_history if "eval_spearman" in entry]
     assert best.objective >= spearman[-1]
-
-
-PROGRAM = """
-import sys
-from datasets import load_dataset
-from cosent import PairTrainer, PairTrainingArguments, SentenceEncoder
-rows, model, folder, batch = sys.argv[1:]
-pairs = load_dataset("parquet", data_files=rows)["train"]
-args = PairTrainingArguments(
-    output_dir=folder, per_device_train_batch_size=int(batch), num_train_epochs=2, optim="sgd", learning_rate=3e-3,
-    use_cpu=True, disable_tqdm=True, report_to="none", eval_strategy="no", save_strategy="no",
-)
-# One of the losses has a head, with weights that the batches of the other do not need.
-options = {"train_dataset": {"a": pairs, "b": pairs}, "loss": {"a": "sbert", "b": "cosent"}}
-trainer = PairTrainer(SentenceEncoder.from_pretrained(model, dropout=0.0, max_length=32), args, **options)
-trainer.train()
-trainer.save_model()
-"""
-
-
-@pytest.mark.distributed
-def test_two_processes_train_as_one(made_up, tiny_model, tmp_path, monkeypatch):
-    """Fails if a user's own script compares pairs within a process when torchrun starts it, or loses a head's step."""
-    script = tmp_path / "script.py"
-    script.write_text(PROGRAM, encoding="utf-8")
-    program = [str(script), f"{made_up}/train.parquet", str(tiny_model)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([f"{ROOT}/src", *sys.path[1:]])}
-    monkeypatch.setattr(sys, "argv", [*program, str(tmp_path / "one"), "16"])
-    exec(PROGRAM, {})
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    subprocess.run([*command, *program, str(tmp_path / "two"), "8"], check=True, env=environment)
-    one, two = (SentenceEncoder.from_pretrained(str(tmp_path / name)).state_dict() for name in ("one", "two"))
-    start = SentenceEncoder.from_pretrained(str(tiny_model)).state_dict()
-    moved = max(float((one[name] - start[name]).abs().max()) for name in one)
-    assert moved > 1e-4 and max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-2 * moved
-    assert not json.loads((tmp_path / "two/modules.json").read_text())[0]["path"]

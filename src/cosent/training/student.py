@@ -9,7 +9,6 @@ import datasets
 import numpy as np
 import torch
 from torch.nn.functional import normalize
-from transformers import EvalPrediction
 
 from cosent.data.corpus import labels_of
 from cosent.data.labels import Labels
@@ -162,7 +161,7 @@ class StudentTrainer(GlobalBatchTrainer):
         corruption_share: share of the sources some of whose words are hidden or replaced.
         train_dataset: columns `sentence1`, `sentence2` and `label`, or a dict of several, which are read as one. Pairs
             that are not synonyms (`Labels.similar_from`) are read only with a teacher.
-        eval_dataset, labels, prompt, prompt_name, compute_metrics, callbacks, optimizers: as of `PairTrainer`.
+        eval_dataset, labels, prompt, prompt_name, kwargs: as of `PairTrainer`.
     """
 
     targets = ("labels", "teacher")
@@ -183,9 +182,7 @@ class StudentTrainer(GlobalBatchTrainer):
         labels: Labels | Mapping[str, Labels] | None = None,
         prompt: str | Sequence[str] | None = None,
         prompt_name: str | Sequence[str] | None = None,
-        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
-        callbacks: list | None = None,
-        optimizers: tuple = (None, None),
+        **kwargs,
     ):
         encoder = Student.from_pretrained(model) if isinstance(model, str) else model
         self.encoder, self.generation = encoder, isinstance(encoder, Student) if generation is None else generation
@@ -225,9 +222,7 @@ class StudentTrainer(GlobalBatchTrainer):
             train_dataset=pairs,
             held_out=held_out,
             data_collator=StudentCollator(encoder.tokenizer.pad_token_id, self.generation, corruption, args.data_seed),
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
+            **kwargs,
         )
 
     def joined(self, rows: Mapping[str, Rows], with_teacher: bool) -> tuple[Rows, np.ndarray]:

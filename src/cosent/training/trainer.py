@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from peft import LoraConfig
 from torch import Tensor, nn
-from transformers import EvalPrediction
 
 from cosent import losses
 from cosent.data.labels import Labels
@@ -55,8 +54,8 @@ class PairTrainer(GlobalBatchTrainer):
         prompt, prompt_name: text in front of every sentence, or a list of two, as of `SentenceEncoder.similarity`,
             which is saved with the model; default: the model's own.
         peft_config: trains a LoRA adapter; `save_model` writes it, and the merged model.
-        compute_metrics: metrics of one's own, added to ours; gets `EvalPrediction` of scores and labels, `(pairs,)`.
-        callbacks, optimizers: as of `transformers.Trainer`.
+        kwargs: `callbacks`, `optimizers` and others of `transformers.Trainer`; `compute_metrics` adds metrics to ours,
+            from the `EvalPrediction` of scores and labels, `(pairs,)`.
 
     Raises:
         InputError: a `ValueError`, for data or settings that nothing can be learnt from.
@@ -80,9 +79,7 @@ class PairTrainer(GlobalBatchTrainer):
         prompt_name: str | Sequence[str] | None = None,
         peft_config: LoraConfig | None = None,
         model_init: Callable[..., TextModel] | None = None,
-        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
-        callbacks: list | None = None,
-        optimizers: tuple = (None, None),
+        **kwargs,
     ):
         args = args if args is not None else PairTrainingArguments(output_dir="runs/pairs")
         if not isinstance(args, PairTrainingArguments):
@@ -115,9 +112,7 @@ class PairTrainer(GlobalBatchTrainer):
             data_collator=collator.from_tokenizer(encoder.tokenizer),
             corpus_weights=check_weights(corpus_weights, self.objectives),
             adapter=self.adapter,
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
+            **kwargs,
         )
         self.model_init = model_init  # Trainer would call it once more
         self.check_batches()
