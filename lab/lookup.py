@@ -115,7 +115,7 @@ def write_encoder(
         train_seconds=time.time() - trained,
         seconds=time.time() - start,
         files={name: sha256_of_file(name) for name in recipe["text"]},
-        footprint=footprint(encoder, None),
+        footprint=footprint(encoder),
         corpora={name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.items()},
     )
     rows = {f"backbone.{name}": weight for name, weight in int8_state(encoder.backbone.state_dict()).items()}

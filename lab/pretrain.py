@@ -125,7 +125,7 @@ def pretrain(
             recipe=recipe(args, text_args, encoder_args),
             environment=start.environment,
             processes=args.world_size,
-            footprint=footprint(model, trainer.optimizer),
+            footprint=footprint(model),
             pretraining=done,
             history=trainer.state.log_history,
             train_seconds=60 * done.minutes,

@@ -30,7 +30,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         environment=Environment({"cosent": "0.1.0"}, None, "CPU", 2, "c" * 64),
         train_seconds=12.0,
         processes=2,
-        footprint=Footprint(100, 10, 0.5, 300.0),
+        footprint=Footprint(100, 10, 300.0),
         corpora={"stsb": CorpusRecord("data/stsb", "a" * 64)},
         train_pairs=50,
         before={"stsb": {"test": {"spearman": 0.25}}},

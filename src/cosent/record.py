@@ -51,7 +51,6 @@ class Footprint:
 
     parameters: int
     trainable_parameters: int
-    optimizer_mib: float | None
     peak_mib: float | None  # of the GPU's allocator, or of the complete process on a CPU
 
     @property
@@ -61,7 +60,7 @@ class Footprint:
     def __str__(self) -> str:
         return (
             f"trained {self.trainable_parameters:,} of {self.parameters:,} parameters ({self.trained_share:.1%}); "
-            f"optimizer {self.optimizer_mib:.1f} MiB, peak {self.peak_mib:.0f} MiB"
+            f"peak memory {self.peak_mib:.0f} MiB"
         )
 
 

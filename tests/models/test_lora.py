@@ -78,9 +78,7 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
     record = json.loads((folder / "run.json").read_text())
     footprint = record["footprint"]
     assert 0 < footprint["trainable_parameters"] < 0.2 * footprint["parameters"]
-    expected = 2 * 4 * footprint["trainable_parameters"] / 2**20  # two moments in float32
-    assert footprint["optimizer_mib"] == pytest.approx(expected, rel=0.1, abs=0.01)
-    assert "trained " in printed and "optimizer " in printed and "peak " in printed
+    assert "trained " in printed and "peak memory " in printed
 
     ours = SentenceEncoder.from_pretrained(str(folder))
     vectors = ours.encode(FIRST)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import HfApi
-from torch.distributed.tensor import DTensor
 
 import cosent
 from cosent.cli import PACKAGES
@@ -70,7 +69,7 @@ def run_training(
         code: files of the user's own code that the run depends on.
         facts: further fields of the record.
     """
-    args, model = trainer.args, trainer.model
+    args = trainer.args
     training, evaluated, run_recipe = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
     terms = terms_of(
@@ -104,7 +103,7 @@ def run_training(
             recipe=run_recipe,
             environment=start.environment,
             processes=args.world_size,
-            footprint=footprint(model, trainer.optimizer),
+            footprint=footprint(trainer.model),
             corpora=records,
             files=files,
             train_pairs=len(trainer.train_dataset),
@@ -196,17 +195,13 @@ def commit() -> str | None:
     return head + ("+" if changes else "") or None
 
 
-def footprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Footprint:
-    """Model size and memory of training on this process."""
+def footprint(model: torch.nn.Module) -> Footprint:
+    """Model size and peak memory of this process."""
     sizes = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
-    states = [] if optimizer is None else [value for state in optimizer.state.values() for value in state.values()]
-    states = [value.to_local() if isinstance(value, DTensor) else value for value in states]  # this process's shard
-    bytes_of_states = sum(value.numel() * value.element_size() for value in states if torch.is_tensor(value))
     peak = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else peak_memory_mib()
     return Footprint(
         parameters=sum(size for size, _ in sizes),
         trainable_parameters=sum(size for size, trainable in sizes if trainable),
-        optimizer_mib=round(bytes_of_states / 2**20, 2),
         peak_mib=round(peak, 1),
     )
 
