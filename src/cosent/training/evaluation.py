@@ -132,7 +132,7 @@ def check_saved(
         scores = load_model(str(folder)).similarity(rows["sentence1"], rows["sentence2"], prompt=list(sides))
     finally:
         logger.setLevel(level)
-    difference = np.abs(scores - expected).max() / np.abs(expected).max()
+    difference = np.abs(scores - expected).max() / np.abs(expected).max(initial=1e-12)
     if not difference <= rounding:
         raise InputError(
             f"The saved model does not match the one in memory: its scores differ by {difference:.0e}, and rounding "

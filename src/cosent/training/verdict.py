@@ -211,7 +211,7 @@ def final_table(record: RunRecord, rules: dict[str, DecisionRule]) -> list[str]:
             line += f"  {in_points(*change) if change else unknown:<22}"
             if "auc" in after:
                 line += f" AUC {after['auc']:.4f}"
-            if name in rules:
+            if name in rules and "accuracy" in after:
                 line += f", accuracy {after['accuracy']:.4f}, F1 {after['f1']:.4f} at {rules[name].threshold:.4f}"
                 line += " (from validation)"
             if "perplexity" in after:
