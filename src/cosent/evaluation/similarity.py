@@ -44,14 +44,3 @@ def principal_directions(units: np.ndarray) -> np.ndarray:
 def unit(vectors: np.ndarray) -> np.ndarray:
     """np.ndarray scaled to length 1, float32; zeros stay zeros."""
     return (vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)).astype(np.float32)
-
-
-def row_differences(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-12) -> np.ndarray:
-    """Largest difference in each row of vectors, or of each score, relative to the largest number of ours or `least`.
-
-    Infinite if the shapes differ, and in rows with NaN.
-    """
-    if ours.shape != theirs.shape:
-        return np.full(len(ours), np.inf)
-    largest = np.nanmax(np.abs(ours), initial=least)
-    return np.nan_to_num(np.abs(theirs - ours).reshape(len(ours), -1).max(axis=1) / largest, nan=np.inf)

@@ -49,10 +49,7 @@ class RunCorpora:
     @property
     def validation_rows(self) -> dict[str, Dataset]:
         """Validation splits of the corpora for selection that have one."""
-        held_out = {corpus.manifest.name: corpus.splits.get("validation") for corpus in self.selecting}
-        if missing := [name for name, rows in held_out.items() if rows is None]:
-            logger.warning("%s selects nothing: it has no validation split.", ", ".join(missing))
-        return {name: rows for name, rows in held_out.items() if rows is not None}
+        return {c.manifest.name: c.split("validation") for c in self.selecting if "validation" in c.splits}
 
     @property
     def labels(self) -> dict[str, Labels]:

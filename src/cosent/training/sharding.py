@@ -58,12 +58,6 @@ def in_bfloat16(forward: Callable, device: torch.device) -> Callable:
     return convert_outputs_to_fp32(torch.autocast(device.type, torch.bfloat16)(forward))
 
 
-def whole_state(model: nn.Module) -> dict[str, Tensor]:
-    """Full weights of a model on every rank; all ranks must call it. Without FSDP, the model's own state dict."""
-    state = model.state_dict()
-    return {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in state.items()}
-
-
 def load_state(model: nn.Module, state: dict[str, Tensor], strict: bool = True) -> None:
     """Loads full weights, which every rank has; with FSDP each keeps its shard.
 
