@@ -201,11 +201,15 @@ def build_objectives(
             f"--loss names {', '.join(loss)}, and the datasets are {', '.join(labels)}. Give one for each."
         )
     by_name = {name: resolved(loss[name]) for name in labels}
+    accepted = {option for option in loss_args if any(takes(loss, option, tower) for loss in by_name.values())}
     objectives = {}
     for name, function in by_name.items():
-        takers = {option: [other for other in by_name if takes(by_name[other], option, tower)] for option in loss_args}
-        taken = {option: value for option, value in loss_args.items() if not takers[option] or name in takers[option]}
-        objectives[name] = build_objective(function, taken, [labels[name]], tower)
+        options = {
+            option: value
+            for option, value in loss_args.items()
+            if option not in accepted or takes(function, option, tower)
+        }
+        objectives[name] = build_objective(function, options, [labels[name]], tower)
     heads = {name: objective.classes for name, objective in objectives.items() if objective.classes}
     if len(heads) > 1 and (tower == "bi_encoder" or len(set(heads.values())) > 1):
         raise InputError(f"The losses of {' and '.join(heads)} read logits of their own, and a model has one head.")
