@@ -10,8 +10,8 @@ import numpy as np
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank, spearman_at_most
 from cosent.evaluation.retrieval import mean_intervals
-from cosent.models.auto import load_model
 from cosent.models.decision import DecisionRule, joint_rule
+from cosent.models.loading import load_model
 from cosent.record import (
     QUERIES_NAME,
     SCORES_NAME,
@@ -30,7 +30,7 @@ from cosent.training.pairs import EvaluationSet
 
 CHECKED_PAIRS = 32  # of a saved model
 # Largest difference of their scores that is rounding, relative to the largest score: of a merged adapter on a CPU; of
-# half precision or 4 bits in training, and of TensorFloat-32.
+# half precision in training, and of TensorFloat-32.
 ROUNDING, HALF_PRECISION = 1e-4, 1e-1
 
 

@@ -90,7 +90,7 @@ def run_training(
             }
         return before
 
-    exact = args.mixed_precision == "no" and not args.tf32 and not run_recipe.get("load_in_4bit")
+    exact = args.mixed_precision == "no" and not args.tf32
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
     floors = floors_of(evaluated, run_recipe, trainer.encoder.device)
