@@ -27,7 +27,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
     """Fails if a field of a record is lost, or comes back as another type than it went."""
     record = RunRecord(
         recipe={"loss": "cosent", "lora_target_modules": ["query"], "pooling": None},
-        environment=Environment({"cosent": "0.1.0"}, None, "CPU", 2, "c" * 64),
+        environment=Environment({"cosent": "0.1.0"}, None, "CPU", 2),
         train_seconds=12.0,
         processes=2,
         footprint=Footprint(100, 10, 300.0),

@@ -10,8 +10,8 @@ import numpy as np
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank, spearman_at_most
 from cosent.evaluation.retrieval import mean_intervals
+from cosent.models import load_model
 from cosent.models.decision import DecisionRule, joint_rule
-from cosent.models.loading import load_model
 from cosent.record import (
     QUERIES_NAME,
     SCORES_NAME,
