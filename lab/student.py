@@ -84,14 +84,14 @@ def teaching_loss(vectors: Tensor, teacher: Tensor, head: torch.nn.Linear) -> Te
     return F.kl_div(mine, theirs, reduction="batchmean", log_target=True) + far
 
 
-def labelled_batches(encoder: SentenceEncoder, seed: int) -> Iterator[dict[str, Tensor]]:
+def labelled_batches(encoder: SentenceEncoder, seed: int, shares: list[float]) -> Iterator[dict[str, Tensor]]:
     """Batches of labelled pairs, each of one corpus."""
     corpora = {name: load_corpus(name) for name in WEIGHTS}
     labels = {name: corpus.manifest for name, corpus in corpora.items()}
     rows = {name: corpus.split("train") for name, corpus in corpora.items()}
     objective = build_objective(find_loss("cosent_in_batch"), {}, list(labels.values()))
     pairs = training_pairs(rows, labels, dict.fromkeys(rows, objective), encoder, NO_PREFIXES)
-    sampler = CorpusSampler([len(part) for part in rows.values()], PAIRS, seed, list(WEIGHTS.values()))
+    sampler = CorpusSampler([len(part) for part in rows.values()], PAIRS, seed, shares)
     collator = PairCollator.from_tokenizer(encoder.tokenizer)
     while True:
         yield from DataLoader(pairs, PAIRS, sampler=sampler, collate_fn=collator)
@@ -105,7 +105,7 @@ def train(args: argparse.Namespace) -> None:
     rows, began = mined(vectors), time.process_time()
     tokenized = encoder.tokenizer(lines, truncation=True, max_length=MAX_LENGTH)["input_ids"]
     ids = [np.array(tokens) for tokens in tokenized]
-    teaching, labelled = teacher_batches(rows, args.seed), labelled_batches(encoder, args.seed)
+    teaching, labelled = teacher_batches(rows, args.seed), labelled_batches(encoder, args.seed, args.weights)
     head = torch.nn.Linear(encoder.embedding_dimension, vectors.shape[1])
     optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=args.rate, weight_decay=0.0)
     ramp = args.steps * 0.1
@@ -194,6 +194,9 @@ def main() -> None:
         ("seed", int, 1),
     ):
         student.add_argument(f"--{flag}", type=kind, default=default)
+    student.add_argument(
+        "--weights", type=float, nargs=len(WEIGHTS), default=list(WEIGHTS.values()), help=" ".join(WEIGHTS)
+    )
     student.add_argument("--output", required=True, help="folder to write")
     table = jobs.add_parser("measure")
     table.set_defaults(job=measure)
