@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -16,7 +17,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tqdm import tqdm
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.comparing.results import Result, read_results, save_results
@@ -106,13 +106,6 @@ def tiny_cross(tiny_model, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def stock_bars(monkeypatch):
-    """Gives tqdm its own methods back after a test in which a job has made its bars quiet for the whole process."""
-    for name in ("display", "clear", "close"):
-        monkeypatch.setattr(tqdm, name, getattr(tqdm, name))
-
-
 @pytest.fixture
 def job(capsys):
     """Returns a function that runs a job as a user types it, and gives back what it writes to stdout and stderr."""
@@ -158,14 +151,9 @@ def prepare(folder: Path, splits: dict[str, list[tuple[str, str, float]]], label
 
 
 @pytest.fixture
-def recipe(tmp_path):
-    """Returns a function that writes a recipe and gives its path."""
-
-    def write(text: str) -> str:
-        (tmp_path / "recipe.yaml").write_text(text, encoding="utf-8")
-        return str(tmp_path / "recipe.yaml")
-
-    return write
+def recipe(make_recipe):
+    """Returns a function that writes a recipe of this text, and gives back its path."""
+    return partial(make_recipe, "recipe")
 
 
 @pytest.fixture
