@@ -23,12 +23,8 @@ from cosent.errors import InputError, reading
 # What to take instead of flags of other programs.
 OTHER_PROGRAMS = {
     "batch_size": "--per_device_train_batch_size: pairs per device",
-    "train_batch_size": "--per_device_train_batch_size: pairs per device",
-    "epochs": "--num_train_epochs",
-    "max_seq_length": "--max_length: tokens of a sentence, or of both of a cross-encoder's pair",
     "lr": "--learning_rate",
     "warmup_ratio": "--warmup_steps 0.1: a number below 1 is a share of all steps",
-    "evaluation_strategy": "--eval_strategy: no, steps or epoch",
     "train_file": "--corpus, after cosent prepare, which reads the same files",
     "train_data": "--corpus, after cosent prepare, which reads the same files",
     "dataset": "--corpus, after cosent prepare, which reads the same files",
