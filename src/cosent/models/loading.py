@@ -204,6 +204,9 @@ def keep_layers(backbone: nn.Module, count: int) -> None:
                 module.layer_idx = index  # its place in a KV cache
 
 
+PADDED = (LOOKUP, "deberta-v2")  # verified, though not packed
+
+
 def check_architecture(config, pooling: str | None = None) -> None:
     """Refuses what cannot embed sentences, and warns of an unverified architecture; `pooling` is None below a head."""
     kind = config.model_type
@@ -213,7 +216,7 @@ def check_architecture(config, pooling: str | None = None) -> None:
         raise InputError(
             f"--pooling cls reads the first token, which sees no other in a {kind} model. Pass lasttoken or mean."
         )
-    if kind not in (*POSITIONS, LOOKUP):
+    if kind not in (*POSITIONS, *PADDED):
         logger.warning(
             "%s models are not verified: compare a sentence alone with the same one in a batch of longer ones, whose "
             "places some architectures read.",
