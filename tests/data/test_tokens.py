@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cosent.compute import state
 from cosent.data import tokens
-from cosent.data.tokens import read_pairs, read_texts
+from cosent.data.tokens import tokenize_pairs, tokenize_texts
 from cosent.encoders import resolve
 
 CORPUS = ["怎么还款 如何还款 the quick brown fox 123456 it's naïve ", "花呗可以提前还款吗？怎样提高额度 12,345.67"] * 50
@@ -84,11 +84,11 @@ def test_tokens_are_those_of_whole_texts(name):
         first, second = texts(draw, 10), texts(draw, 10)
         second[:5] = draw.sample(first, 5)
         single = tokenizer(first, truncation=True, max_length=max_length)
-        ids, cut = read_texts(tokenizer, first, max_length)
+        ids, cut = tokenize_texts(tokenizer, first, max_length)
         assert ids == single["input_ids"] and cut == [bool(row.overflowing) for row in single.encodings]
-        assert read_texts(tokenizer, first, None)[0] == tokenizer(first)["input_ids"]
+        assert tokenize_texts(tokenizer, first, None)[0] == tokenizer(first)["input_ids"]
         whole = tokenizer(first, second, truncation="longest_first", max_length=max_length)
-        pairs = read_pairs(tokenizer, first, second, max_length)
+        pairs = tokenize_pairs(tokenizer, first, second, max_length)
         assert pairs["input_ids"] == whole["input_ids"]
         segments = whole.get("token_type_ids", [[0] * len(ids) for ids in whole["input_ids"]])
         assert pairs["first_tokens"] == [row.count(0) for row in segments]
@@ -106,13 +106,13 @@ def test_a_text_of_many_pairs_is_read_once(monkeypatch):
     monkeypatch.setattr(tokens, "run_tokenizer", counting)
     tokenizer = shipped("mini")
     documents = [f"文档{number}" for number in range(100)]
-    read_pairs(tokenizer, ["好 " * 1_000] * 100, documents, 16)
+    tokenize_pairs(tokenizer, ["好 " * 1_000] * 100, documents, 16)
     assert sum(characters) < 2_000 + 1_000
 
 
 def test_texts_without_tokens():
     """Fails if texts of which nothing is left lose the tokens around them."""
     tokenizer = shipped("mini")
-    pairs = read_pairs(tokenizer, ["", "\u200b"], ["\u200b", ""], 16)
+    pairs = tokenize_pairs(tokenizer, ["", "\u200b"], ["\u200b", ""], 16)
     assert pairs == {"input_ids": [[2, 3, 3]] * 2, "first_tokens": [2, 2], "truncated": [False, False]}
-    assert read_texts(tokenizer, [], 16) == ([], [])
+    assert tokenize_texts(tokenizer, [], 16) == ([], [])

@@ -20,7 +20,7 @@ import torch
 from cosent.compute.state import run_tokenizer
 from cosent.data.corpus import labels_of
 from cosent.data.manifest import COLUMNS
-from cosent.data.tokens import read_pairs
+from cosent.data.tokens import tokenize_pairs
 from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def tokenize_joined(batch: dict, tokenizer, max_length: int, prefixes: Prefixes 
         `truncated`, whether the pair was cut.
     """
     first, second = prefixed(batch, prefixes)
-    return read_pairs(tokenizer, first, second, max_length)
+    return tokenize_pairs(tokenizer, first, second, max_length)
 
 
 def prefixed(batch: dict, prefixes: Prefixes) -> list[list[str]]:

@@ -53,7 +53,7 @@ def sample(tokens: dict[str, Contents]) -> str:
     return min((text for text, content in tokens.items() if content.total), key=len, default="")
 
 
-def read_texts(tokenizer, texts: Sequence[str], max_length: int | None) -> tuple[list[list[int]], list[bool]]:
+def tokenize_texts(tokenizer, texts: Sequence[str], max_length: int | None) -> tuple[list[list[int]], list[bool]]:
     """Token ids of texts with `truncation=True`, and whether each was cut.
 
     Args:
@@ -68,7 +68,7 @@ def read_texts(tokenizer, texts: Sequence[str], max_length: int | None) -> tuple
     return [read[text] for text in texts], [tokens[text].total > room for text in texts]
 
 
-def read_pairs(tokenizer, first: Sequence[str], second: Sequence[str], max_length: int) -> dict[str, list]:
+def tokenize_pairs(tokenizer, first: Sequence[str], second: Sequence[str], max_length: int) -> dict[str, list]:
     """Token ids of pairs with `truncation="longest_first"`, as `tokenize_joined` returns them."""
     tokens, left = contents(tokenizer, [*first, *second], max_length), tokenizer.truncation_side == "left"
     text = sample(tokens)

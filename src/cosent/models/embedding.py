@@ -16,7 +16,7 @@ from cosent.compute.onednn import onednn_linears
 from cosent.compute.packed_backbone import LOOKUP
 from cosent.compute.state import evaluating, run_tokenizer
 from cosent.data.pairs import pad
-from cosent.data.tokens import read_texts
+from cosent.data.tokens import tokenize_texts
 from cosent.errors import InputError
 
 Encoder = TypeVar("Encoder", bound=nn.Module)
@@ -170,7 +170,7 @@ def embed_by_backbone(
     encoder: nn.Module, texts: list[str], batch_size: int, progress: Progress
 ) -> tuple[torch.Tensor, list[bool]]:
     """Vectors `(texts, hidden)` by a backbone with layers, and which texts were cut to `max_length`."""
-    ids, truncated = read_texts(encoder.tokenizer, texts, encoder.max_length)
+    ids, truncated = tokenize_texts(encoder.tokenizer, texts, encoder.max_length)
 
     def run(rows: np.ndarray) -> torch.Tensor:
         batch = pad([ids[row] for row in rows], encoder.tokenizer.pad_token_id)

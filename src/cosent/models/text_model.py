@@ -13,7 +13,7 @@ from cosent.compute.packed_backbone import max_tokens
 from cosent.compute.state import run_tokenizer
 from cosent.data.formats import is_blank
 from cosent.data.pairs import Prefixes, tokenizer_rules
-from cosent.data.tokens import read_texts
+from cosent.data.tokens import tokenize_texts
 from cosent.errors import InputError
 from cosent.models.embedding import check_pairs
 from cosent.models.folder import read_json, write_json
@@ -74,7 +74,7 @@ class TextModel(nn.Module):
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, as the model reads it."""
-        return read_texts(self.tokenizer, texts, self.max_length)[0]
+        return tokenize_texts(self.tokenizer, texts, self.max_length)[0]
 
     def prefix(self, prompt: str) -> str:
         """The prompt itself; refuses one that leaves no room for a sentence."""
