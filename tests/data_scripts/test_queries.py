@@ -161,6 +161,7 @@ def test_whole_queries_are_carved_out(bench, prepared):
     assert len(set.union(*queries)) == sum(map(len, queries)) == 60
 
 
+@pytest.mark.matrix
 def test_memory_does_not_grow_with_the_file(bench):
     """Fails if the texts of a file are held in memory: a hundred times the rows take little more than hashes."""
 
