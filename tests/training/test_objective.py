@@ -133,3 +133,19 @@ def test_weights_come_from_the_seed_alone_and_stay_float32():
             SentenceBertHead(4, 2, features)
     with pytest.raises(ValueError, match=r"got torch.float32 \(3, 3, 4\)"):
         SentenceBertHead(4, 2)(torch.rand(3, 3, 4))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_labels_that_teach_nothing_are_refused_by_the_name_of_the_loss(loss):
+    """Positives alone are enough for the losses with in-batch negatives, and for no other."""
+    manifest = Manifest("mine", "binary", 0.0, 1.0, {"bi_encoder": 32}, {})
+    positives, negatives = np.ones(8, dtype=np.float32), np.zeros(8, dtype=np.float32)
+    if LOSSES[loss].compares_sentences:
+        assert loss_targets(LOSSES[loss], positives, manifest).tolist() == [1.0] * 8
+        with pytest.raises(InputError, match=f"--loss {loss} .*mine .*0.8"):
+            loss_targets(LOSSES[loss], negatives, manifest)
+        return
+    with pytest.raises(InputError, match=f"have the label 1, .*--loss {loss} .*--loss infonce"):
+        loss_targets(LOSSES[loss], positives, manifest)
+    with pytest.raises(InputError, match="have the label 0, .*another label.$"):
+        loss_targets(LOSSES[loss], negatives, manifest)
