@@ -198,17 +198,17 @@ def test_waiting_threads_leave_the_cores_to_others(monkeypatch):
 
 
 @pytest.fixture
-def launched(tiny_model, tmp_path):
-    """Command line and environment of `cosent encode` in two processes."""
+def launched(tiny_model, made_up, tmp_path):
+    """Command line and environment of `cosent train` in two processes."""
     config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "num_processes": 3}
     config |= {"main_process_port": free_port(), "mixed_precision": "no", "num_machines": 1, "use_cpu": False}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    (tmp_path / "two.txt").write_text("怎么还款\n如何还款\n", encoding="utf-8")
     (tmp_path / "tmp").mkdir()
-    flags = {"launch": tmp_path / "ours.yaml", "processes": 2, "model": tiny_model, "text": tmp_path / "two.txt"}
-    words = as_words({name: str(value) for name, value in flags.items()} | {"output": str(tmp_path / "v.npy")})
+    flags = {"launch": tmp_path / "ours.yaml", "processes": 2, "model_name_or_path": tiny_model, "corpus": made_up}
+    flags |= {"output_dir": tmp_path / "run", "max_steps": 1, "pooling": "mean"}
+    words = as_words({name: str(value) for name, value in flags.items()})
     hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_DISPLAY_ENV": "verbose", "TMPDIR": str(tmp_path / "tmp")}
-    return [sys.executable, "-c", "from cosent.cli import main; main()", "encode", *words], os.environ | hidden
+    return [sys.executable, "-c", "from cosent.cli import main; main()", "train", *words], os.environ | hidden
 
 
 @pytest.mark.distributed
@@ -218,11 +218,11 @@ def test_a_job_starts_its_own_processes(launched, tmp_path, command, quiet_after
     leaves a folder behind."""
     words, environment = launched
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count('"rows": 2') == 1, done.stderr
+    assert done.returncode == 0 and done.stdout.count("model in ") == 1, done.stderr
     assert sys.platform != "linux" or done.stderr.count("GOMP_SPINCOUNT = '1000'") >= 2, done.stderr
     assert not list((tmp_path / "tmp").glob("torchelastic*"))
-    status, _, errors = command(*words[3:], "--tex", "a")
-    assert status == 2 and "'--tex'" in errors and errors.count("\n") == 1
+    status, _, errors = command(*words[3:], "--corpu", "a")
+    assert status == 2 and "'--corpu'" in errors and errors.count("\n") == 1
 
 
 @pytest.mark.distributed
@@ -230,11 +230,12 @@ def test_a_job_starts_its_own_processes(launched, tmp_path, command, quiet_after
 def test_a_launch_that_fails_is_one_message(launched, tmp_path):
     """Fails if an error of one process, or Ctrl-C, ends a launch in a traceback."""
     words, environment = launched
-    (tmp_path / "v.npy").write_text("")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/run.json").write_text("{}")
     failed = subprocess.run(words, env=environment, capture_output=True, text=True)
-    assert failed.returncode == 2 and "v.npy exists" in failed.stderr, failed.stderr
+    assert failed.returncode == 2 and "--overwrite_output_dir" in failed.stderr, failed.stderr
     assert "Traceback" not in failed.stderr, failed.stderr
-    stopped = subprocess.Popen([*words, "--overwrite"], env=environment, stderr=subprocess.PIPE, text=True)
+    stopped = subprocess.Popen([*words, "--overwrite_output_dir"], env=environment, stderr=subprocess.PIPE, text=True)
     assert any("no GPU" in line for line in stopped.stderr)
     stopped.send_signal(signal.SIGINT)
     assert "Traceback" not in stopped.communicate(timeout=60)[1] and stopped.returncode == 130

@@ -1,4 +1,4 @@
-"""`cosent encode`: a row per line, whatever the length of the file and the number of processes."""
+"""`cosent encode`: a row per line, whatever the length of the file."""
 
 import json
 import os
@@ -10,10 +10,9 @@ import pytest
 
 from cosent.cli import run
 from cosent.errors import InputError
-from cosent.jobs.encode import EncodeArguments, main
+from cosent.jobs.encode import CHUNK, EncodeArguments, main, write_vectors
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.search import vectors as module
-from cosent.search.vectors import VectorManifest, encode_file
+from cosent.models.cache import fingerprint
 
 LINES = [f"第{number}个问题怎么还款" for number in range(23)]
 
@@ -38,37 +37,43 @@ def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, 
     run(main, EncodeArguments)
     result = json.loads(capsys.readouterr().out)
     vectors = np.load(result["output"], mmap_mode="r")
-    expected = SentenceEncoder.from_pretrained(str(tiny_model)).encode(LINES, normalize_embeddings=True)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    np.testing.assert_allclose(vectors, encoder.encode(LINES, normalize_embeddings=True), atol=1e-5)
+    assert json.loads((tmp_path / "vectors.npy.json").read_text()) == result and result["sha256"] == fingerprint(
+        encoder
+    )
     assert (result["rows"], result["dim"], result["truncated"]) == (23, 32, 0)
     assert result["sentences_per_second"] > 0
     assert sorted(os.listdir(tmp_path)) == ["sentences.txt", "vectors.npy", "vectors.npy.json"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
-def test_a_full_disk_is_reported_before_anything_is_computed(tiny_model, tmp_path, small_files):
-    """If this fails, encode dies of SIGBUS when the disk is full, after hours and without a word."""
-    encoder, settings, done = SentenceEncoder.from_pretrained(str(tiny_model)), VectorManifest("tiny", "", 32), []
+def test_a_full_disk(tiny_model, tmp_path, small_files):
+    """Fails if a full disk ends in a traceback or leaves half a file."""
     (tmp_path / "sentences.txt").write_text("好\n" * 2000, encoding="utf-8")
     with small_files, pytest.raises(InputError, match=r"vectors\.npy could not be written"):
-        encode_file(encoder, tmp_path / "sentences.txt", tmp_path / "vectors.npy", settings, progress=done.append)
-    assert os.listdir(tmp_path) == ["sentences.txt"] and not done
+        main(job(tiny_model, tmp_path / "sentences.txt", tmp_path))
+    assert os.listdir(tmp_path) == ["sentences.txt"]
 
 
-def test_a_longer_file_takes_no_more_memory(tiny_model, tmp_path, monkeypatch):
-    """Fails if a file larger than the memory cannot be encoded."""
-    monkeypatch.setattr(module, "CHUNK_ROWS", 500)
-    encoder, settings, peaks = SentenceEncoder.from_pretrained(str(tiny_model)), VectorManifest("tiny", "", 32), []
-    for repetitions in (50, 50, 400):  # the first time, caches fill
-        path = tmp_path / f"{len(peaks)}.txt"
-        path.write_text("".join(f"{line}\n" for line in LINES) * repetitions, encoding="utf-8")
+def test_a_longer_file_takes_no_more_memory(tmp_path):
+    """Fails if a file larger than the memory cannot be encoded, or its chunks are not joined in order."""
+
+    def embed(texts):
+        return np.array([[int(text)] * 4 for text in texts]), 1
+
+    peaks = []
+    for rows in (50_000, 50_000, 400_000):  # the first time, caches fill
+        texts = (str(row) for row in range(rows))
         tracemalloc.start()
-        encode_file(encoder, path, path.with_suffix(".npy"), settings)
+        cut = write_vectors(tmp_path / "v.npy", (rows, 4), texts, embed)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    vectors = np.load(tmp_path / "2.npy", mmap_mode="r")
-    assert vectors.shape == (23 * 400, 32)
+    vectors = np.load(tmp_path / "v.npy", mmap_mode="r")
+    assert cut == -(-rows // CHUNK) and vectors.dtype == np.float32 and (vectors == np.arange(rows)[:, None]).all()
     assert peaks[2] - peaks[1] < vectors.nbytes / 10, peaks
+    with pytest.raises(InputError, match="3 sentences, then 2"):
+        write_vectors(tmp_path / "v.npy", (3, 4), iter("12"), embed)
 
 
 def test_nothing_is_overwritten_by_mistake(tiny_model, sentences, tmp_path):

@@ -18,7 +18,8 @@ COMMON = {
     "distill": "--model_name_or_path {student} --corpus {made_up} --output_dir {run} --use_cpu true",
     "generate": "--model {student}",
     "encode": "--model {bi} --text {faq} --output {new}.npy",
-} | dict.fromkeys(("search", "dedup", "similarity", "evaluate"), "--model {bi}")
+    "search": "--model {bi} --text {faq} --query 还款",
+} | dict.fromkeys(("dedup", "similarity", "evaluate"), "--model {bi}")
 CROSS = "--tower cross_encoder"
 TRAIN = [
     ("--limit_train -70", "--limit_train .*-70"),
@@ -101,13 +102,12 @@ OTHERS = [
     ("encode", "--int8 --dtype bfloat16", "--int8 .*--dtype bfloat16"),
     ("encode", "--text nowhere.txt", "--text: .* nowhere.txt"),
     ("encode", "--prompt 一 二", "--prompt .* 一 二"),
-    ("search", "--index {vectors} --query 还款 --prompt_name query passage", "--prompt_name .* query passage"),
-    *(("search", f"--index {{vectors}} --query 还款 '{blank}'", "--query: .* empty") for blank in (" ", "\u200b")),
-    ("search", "--index {vectors} --query 还款 --top 0", "--top .* 0"),
-    ("search", "--index {vectors} --text {faq} --query 还款", "--index.* or --text"),
-    ("search", "--index {vectors} --query 还款 --min_probability 0.5", "no decision rule.*cosent calibrate"),
-    ("search", "--index {vectors} --query 还款 --min_score 1 --min_probability 0.5", "--min_score and --min_prob"),
-    ("search", "--index {vectors} --query 还款 --corpus a", "--corpus a: .*cosent calibrate"),
+    ("search", "--prompt_name query passage", "--prompt_name .* query passage"),
+    *(("search", f"--query 还款 '{blank}'", "--query: .* empty") for blank in (" ", "\u200b")),
+    ("search", "--top 0", "--top .* 0"),
+    ("search", "--min_probability 0.5", "no decision rule.*cosent calibrate"),
+    ("search", "--min_score 1 --min_probability 0.5", "--min_score and --min_prob"),
+    ("search", "--corpus a", "--corpus a: .*cosent calibrate"),
     ("dedup", "--text {faq} --threshold nan", "--threshold nan"),
     ("dedup", "--text {faq} --threshold 95", "--threshold 95"),
     ("dedup", "--text {faq} --threshold -2", "--threshold -2"),
@@ -125,8 +125,7 @@ OTHERS = [
     ("generate", "一 --text {faq}", "--text FILE"),
     ("generate", "好 --top_p 2", "top_p"),
     ("evaluate", "", "--corpus NAME"),
-    ("evaluate", "--pairs {gold} --find_threshold", "--find_threshold .*--corpus NAME"),
-    ("evaluate", "--corpus {grades_corpus} --find_threshold --split train", "graded labels"),
+    ("evaluate", "--pairs {gold} --split train", "--split .*--corpus NAME"),
     ("evaluate", "--pairs {words}", "words.csv, line 2: .*got 'perhaps'"),
     ("evaluate", "--pairs {odd}", "odd.csv, line 1: .*'是否相同'.*--text_columns.* --label_column"),
     ("evaluate", "--pairs {gold} --label_column same", "same"),
@@ -145,11 +144,11 @@ OTHERS = [
 
 
 @pytest.fixture
-def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pairs, job) -> dict:
+def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pairs) -> dict:
     """Files by the names of the table; `new` and `run` are not there."""
     texts = {"faq": "怎么还款\n如何还款\n", "gap": "一\n\n二\n"}
     texts["plain"] = "".join(f"红{'的' * n}苹果\n" for n in range(12))
-    paths = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "vectors": tmp_path / "v.npy", "made_up": made_up}
+    paths = {"new": tmp_path / "new.csv", "run": tmp_path / "run", "made_up": made_up}
     paths |= {"tiny": tiny_model, "bi": tiny_bi, "cross": tiny_cross, "student": tiny_student, "own": OWN}
     for name, text in texts.items():
         paths[name] = tmp_path / f"{name}.txt"
@@ -160,7 +159,6 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
             write([{"sentence1": "甲", "sentence2": "乙", "score": label}])
     paths["odd"] = tmp_path / "odd.csv"
     paths["odd"].write_text("问题甲,问题乙,是否相同\n甲,乙,1\n", encoding="utf-8")
-    job("cosent.jobs.encode", "--model", tiny_bi, "--text", paths["faq"], "--output", paths["vectors"], "--normalize")
     paths["corpus"] = prepare(tmp_path / "faq", {"test": [("甲", "乙", 1.0)]}, "binary", 1.0)
     for name, label, kind in (("one_label", 1.0, "binary"), ("negatives", 0.0, "binary")):
         rows = [(first, second, label) for first, second, _ in pairs]

@@ -12,8 +12,6 @@ import torch
 
 from cosent.errors import InputError
 from cosent.evaluation.calibration import Calibration
-from cosent.jobs.encode import EncodeArguments
-from cosent.jobs.encode import main as encode
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import DecisionRule
@@ -24,13 +22,11 @@ LINES = ["怎么还款", "如何还款", "今天天气很好", "红色的苹果"
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_bi, tmp_path_factory):
-    """A folder with the sentences `faq.txt`, and `index/vectors.npy` that `cosent encode` made of them."""
-    folder = tmp_path_factory.mktemp("search")
-    (folder / "faq.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    (folder / "index").mkdir()
-    encoded(folder / "faq.txt", folder / "index/vectors.npy", tiny_bi)
-    return folder
+def file(tmp_path_factory):
+    """A file of the sentences."""
+    file = tmp_path_factory.mktemp("search") / "faq.txt"
+    file.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +34,13 @@ def encoder(tiny_bi):
     return SentenceEncoder.from_pretrained(str(tiny_bi))
 
 
-def encoded(text, output, model, **changes):
-    encode(
-        EncodeArguments(
-            text=str(text), output=str(output), model=str(model), **{"normalize": True, "device": "cpu"} | changes
-        )
-    )
-
-
 @pytest.fixture
-def search(folder, tiny_bi, job, tmp_path, monkeypatch):
+def search(file, tiny_bi, job, tmp_path, monkeypatch):
     """A function that runs the job and returns its lines of stdout, and stderr."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def run(*flags, index=folder / "index/vectors.npy"):
-        words = ["--index", index] if index else []
-        printed, said = job("cosent.jobs.search", "--model", tiny_bi, *words, "--device", "cpu", *flags)
+    def run(*flags, text=file):
+        printed, said = job("cosent.jobs.search", "--model", tiny_bi, "--text", text, "--device", "cpu", *flags)
         return printed.splitlines(), said
 
     return run
@@ -74,20 +61,18 @@ def test_the_most_similar_sentences_first(search, encoder):
     assert "2 queries in 7 sentences: " in said
 
 
-def test_ways_to_ask(search, folder, tmp_path, monkeypatch):
-    """Fails if searching one's own file takes more than one command or finds something else than its index does, or a
-    session cannot ask several queries of a model that is loaded once."""
-    expected, _ = search("--query", "还款", "--top", "3")
-    assert search("--text", folder / "faq.txt", "--query", "还款", "--top", "3", index=None)[0] == expected
-    assert expected[1] == "还款" and len(expected) == 5 and expected[2].split()[0] == "1"
-    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 1, "the vectors are not cached"
+def test_a_session_of_queries(search, tmp_path, monkeypatch):
+    """Fails if several queries cannot be asked of a model that is loaded once, or a file is embedded at every call."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("还款\n\n苹果\n"))
     (head, *lines), said = search("--top", "1")
     assert head.split() == ["rank", "cosine", "row", "sentence"]
     assert lines[0::2] == ["还款", "苹果"] and len(lines) == 4 and "2 queries in 7 sentences" in said
+    monkeypatch.setattr("cosent.models.cache.shared", None)  # computes what is not in the cache
+    assert search("--query", "还款", "苹果", "--top", "1")[0] == [head, *lines]
+    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 1
 
 
-def test_reranking(search, folder, encoder, tiny_cross, monkeypatch):
+def test_reranking(search, encoder, tiny_cross, monkeypatch):
     """Fails if --rerank keeps the order of the cosines, reads other sentences, or drops a better one for --top."""
     monkeypatch.setattr(Index.search, "__defaults__", (10, None, None, 5))
     flags = ("--query", "还款", "--top", "2", "--rerank", tiny_cross)
@@ -101,7 +86,7 @@ def test_reranking(search, folder, encoder, tiny_cross, monkeypatch):
     best = np.argsort(-scores, kind="stable")[:2]
     assert [hit["row"] for hit in answer["hits"]] == [hits[place]["row"] for place in best]
     assert [hit["rerank"] for hit in answer["hits"]] == pytest.approx(scores[best].tolist(), abs=1e-5)
-    index = Index.open(folder / "index/vectors.npy", encoder)
+    index = Index.of(LINES, encoder)
     hits = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
     assert [hit.row for hit in hits] == [hit["row"] for hit in answer["hits"]]
     assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(hits[0], Hit)
@@ -111,63 +96,38 @@ def test_reranking(search, folder, encoder, tiny_cross, monkeypatch):
         index.search(["还款"], top=2, reranker=cross, candidates=5)
 
 
-def test_prompts_of_queries_and_sentences(folder, tiny_bi, tmp_path, caplog, job, monkeypatch):
+def test_prompts_of_queries_and_sentences(file, tiny_bi, tmp_path, job, monkeypatch):
     """Fails if queries or sentences are read without the prompt that the model has for them."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_bi))
     encoder.prompts = Prompts({"query": "问：", "passage": "答："})
     encoder.save_pretrained(tmp_path / "bi")
-    encoded(folder / "faq.txt", tmp_path / "vectors.npy", tmp_path / "bi", prompt_name=["passage"])
-    index = Index.open(tmp_path / "vectors.npy", encoder)
-    np.testing.assert_allclose(
-        index.embed(["还款"]), encoder.encode(["问：还款"], normalize_embeddings=True), atol=1e-6
-    )
-    np.testing.assert_allclose(
-        index.embed(["还款"], ""), encoder.encode(["还款"], normalize_embeddings=True), atol=1e-6
-    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for other in (Index.of(LINES, encoder), Index.read([str(folder / "faq.txt")], encoder)):
-        np.testing.assert_allclose(other.vectors, index.vectors, atol=1e-6)
-    assert "--prompt_name" not in caplog.text
-    words = ("--model", tmp_path / "bi", "--index", tmp_path / "vectors.npy", "--query", LINES[0], "--json")
-    best = [json.loads(job("cosent.jobs.search", *words, *flags)[0])["hits"][0]["cosine"]
-            for flags in (("--prompt_name", "passage"), ("--prompt", "答："), ())]  # fmt: skip
-    assert best[:2] == [pytest.approx(1, abs=1e-5)] * 2 and best[2] < 0.9999
-    index.prompt = ""
-    index.embed(["还款"])
-    assert "Encode them with --prompt '答：'" in caplog.text
-
-
-def test_an_index_that_does_not_fit_is_refused(folder, encoder, tiny_bi, tiny_model, tmp_path):
-    """Fails if vectors of another model, or of any length, are searched: what is found would mean nothing."""
-    with pytest.raises(InputError, match="another model"):
-        Index.open(folder / "index/vectors.npy", SentenceEncoder.from_pretrained(str(tiny_model), pooling="cls"))
-    encoded(folder / "faq.txt", tmp_path / "long.npy", tiny_bi, normalize=False)
-    with pytest.raises(InputError, match=r"long\.npy .* --normalize"):
-        Index.open(tmp_path / "long.npy", encoder)
-    with pytest.raises(InputError, match=r"no vectors at .*bi"):
-        Index.open(tiny_bi, encoder)
-
-
-def test_a_table_without_a_header(search, tiny_bi, tmp_path):
-    """Fails if vectors of a table without column names cannot be searched, because its column has a made-up one."""
-    expected, _ = search("--query", "还款", "--top", "3")
-    for name, rows, column in (("one.csv", LINES, None), ("two.tsv", [f"{n}\t{s}" for n, s in enumerate(LINES)], "1")):
-        (tmp_path / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
-        encoded(tmp_path / name, tmp_path / "v.npy", tiny_bi, text_column=column, overwrite=True)
-        assert search("--query", "还款", "--top", "3", index=tmp_path / "v.npy")[0] == expected
+    vectors = encoder.encode(LINES, normalize_embeddings=True, prompt="答：")
+    indices = Index.of(LINES, encoder), Index.read([str(file)], encoder), Index(encoder, vectors, LINES)
+    words = ("--model", tmp_path / "bi", "--text", file, "--query", "还款", "--json")
+    for prompt, flags in (
+        (None, ()),
+        ("", ("--prompt=",)),
+        ("答：", ("--prompt_name", "passage")),
+        ("答：", ("--prompt", "答：")),
+    ):
+        query = encoder.encode("还款", normalize_embeddings=True, prompt="问：" if prompt is None else prompt)
+        best = pytest.approx(float((vectors @ query).max()), abs=1e-5)
+        assert all(index.search("还款", 1, prompt)[0].cosine == best for index in indices)
+        assert json.loads(job("cosent.jobs.search", *words, *flags)[0])["hits"][0]["cosine"] == best
 
 
 UNCALIBRATED = DecisionRule("faq", 0.95, None)
 
 
-def test_impossible_questions(folder, encoder, tmp_path):
+def test_impossible_questions(encoder, tmp_path):
     """Fails if an impossible question gets an answer or a traceback, or an empty query gets hits."""
-    index = Index.open(folder / "index/vectors.npy", encoder)
+    index = Index.of(LINES, encoder)
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf-8")
     for call, message in (
         (lambda: Index.read([str(tmp_path / "blank.txt")], encoder), "blank.txt, line 1: .*an empty line"),
         (lambda: index.search(["还款", "\t"]), "Query 2 of 2"),
-        (lambda: index.search(["还款"], top=0), "1 to 7 sentences"),
+        (lambda: index.search(["还款"], top=0), "at least 1 sentence"),
         (lambda: Index.of([], encoder), "no sentence"),
         (lambda: index.search("还款", rule=UNCALIBRATED, min_probability=0.5), "--min_probability 0.5"),
     ):
@@ -182,23 +142,23 @@ def test_hits_by_the_rule_of_the_model(search, tiny_bi, tmp_path, monkeypatch):
     """Fails if the command and Python decide otherwise, a probability that no hit has is accepted, the row of a table
     is lost, or its sentences are not those of the column."""
     monkeypatch.setattr("cosent.models.decision.decision_rules", lambda model: {"faq": RULE})
-    with open(tmp_path / "faq.csv", "w", encoding="utf-8") as file:
-        file.write("id,question,answer\n" + "".join(f"{n},{line},答{n}\n" for n, line in enumerate(LINES[:6])))
-    flags = ("--text", tmp_path / "faq.csv", "--text_column", "question", "--query", "怎么还款", "别的事")
-    lines, _ = search(*flags, "--min_probability", 0.73, "--json", index=None)
+    table, rows = tmp_path / "faq.csv", "".join(f"{n},{line},答{n}\n" for n, line in enumerate(LINES[:6]))
+    table.write_text("id,question,answer\n" + rows, encoding="utf-8")
+    flags = ("--text_column", "question", "--query", "怎么还款", "别的事")
+    lines, _ = search(*flags, "--min_probability", 0.73, "--json", text=table)
     (hit, *_), nothing = (json.loads(line)["hits"] for line in lines)
     assert nothing == []
     assert hit["columns"] == {"id": "0", "question": "怎么还款", "answer": "答0"} and hit["verdict"] == "similar"
     assert hit["probability"] == pytest.approx(1 / (1 + np.exp(-1.0)), abs=1e-4)
-    index = Index.load(str(tiny_bi), [str(tmp_path / "faq.csv")], text_column="question")
+    index = Index.load(str(tiny_bi), [str(table)], text_column="question")
     hits = index.search(["怎么还款", "别的事"], min_probability=0.73)
     assert json.loads(json.dumps([asdict(hit) for hit in hits[0]])) == json.loads(lines[0])["hits"] and hits[1] == []
-    head, _, first, *_ = search(*flags, index=None)[0]
+    head, _, first, *_ = search(*flags, text=table)[0]
     assert head.split()[2:4] == ["probability", "verdict"] and first.split()[:4] == ["1", "1.0000", "0.7311", "similar"]
     with pytest.raises(InputError, match=r"0\.7311"):
-        search(*flags, "--min_probability", 0.8, index=None)
+        search(*flags, "--min_probability", 0.8, text=table)
     with pytest.raises(InputError, match="--rerank .* no cross-encoder"):
-        search(*flags, "--rerank", tiny_bi, index=None)
+        search(*flags, "--rerank", tiny_bi, text=table)
 
 
 def test_a_search_can_find_nothing(search):

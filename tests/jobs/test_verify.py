@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from cosent.jobs.verify import VerifyArguments, main
@@ -56,17 +55,8 @@ def test_a_change_is_told(verify, bi_run, tmp_path):
     assert verify(folder)[0] == 1
 
 
-def test_data(verify, made_up, tiny_bi, job, tmp_path):
-    """Fails if a corpus with another label, or vectors with a flipped bit, pass."""
+def test_a_corpus(verify, made_up, tmp_path):
+    """Fails if a corpus with another label passes."""
     folder = shutil.copytree(made_up, tmp_path / "corpus")
     shutil.copy(folder / "test.parquet", folder / "validation.parquet")
     assert verify(folder)[0] == 1
-    (tmp_path / "faq.txt").write_text("怎么还款\n如何还款\n今天天气很好\n", encoding="utf-8")
-    vectors = tmp_path / "faq.npy"
-    job("cosent.jobs.encode", "--model", tiny_bi, "--text", tmp_path / "faq.txt", "--output", vectors, "--normalize")
-    assert verify(vectors) == (0, f"{vectors} is whole: 3 vectors of {tmp_path / 'faq.txt'}\n")
-    changed = np.load(vectors)
-    changed[1, 1] += 1e-6
-    np.save(vectors, changed)
-    status, said = verify(vectors)
-    assert status == 1 and "faq.npy" in said

@@ -149,23 +149,6 @@ def test_verdicts_agree_with_the_threshold():
     assert line(pairs[0] | answers(scores[:1], None)[0], ("a", "b")) == " 0.7000  甲  |  乙"
 
 
-def test_probabilities_of_a_model_from_elsewhere(made_up, pairs, tiny_model, job):
-    """Fails if --find_threshold fits on the scored split, or says nothing about a model that has no map."""
-    evaluate = partial(job, "cosent.jobs.evaluate", "--model", tiny_model, "--corpus", made_up)
-    out, err = evaluate()
-    without = json.loads(out)
-    assert without["calibration"] is None and "--find_threshold" in without["threshold_from"]
-    assert "brier" not in without and without["uncalibrated_brier"] > 0 and "no map" in err
-    result = json.loads(evaluate("--find_threshold")[0])
-    model = load_model(str(tiny_model))
-    first, second, labels = columns(pairs[:32])
-    calibration = fit_calibration(model.similarity(first, second), labels)
-    first, second, labels = columns(pairs[32:])
-    expected = probability_metrics(calibration.probabilities(model.similarity(first, second)), labels)
-    assert {name: result[name] for name in expected} == pytest.approx(expected, abs=1e-6)
-    assert result["threshold_from"] == "made_up validation"
-
-
 def test_the_highest_probability_of_scores_that_mean_nothing():
     """Fails if a cross-encoder whose map is flat is said to reach `nan`."""
     assert Calibration(method="platt", pairs=8).probabilities([CrossEncoder.highest_score]) == 0.5

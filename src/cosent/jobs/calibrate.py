@@ -80,14 +80,15 @@ def checked_folder(args: CalibrateArguments) -> Path:
 def fit_rules(model, corpora: list, prompts: tuple[str, str]) -> dict:
     """Fits a rule on each validation split, and one on all of them together."""
     from cosent.models.decision import DecisionRule, joint_rule
-    from cosent.models.embedding import score
 
     scored = {}
     for corpus in corpora:
         labels = corpus.labels("validation")
         if len(set(labels)) < 2:
             raise InputError(f"{corpus.folder}: every validation label is {labels[0]:g}. Add pairs of the other one.")
-        scored[corpus.manifest.name] = score(model, corpus.split("validation"), prompts), labels
+        rows = corpus.split("validation")
+        scores = model.similarity(rows["sentence1"][:], rows["sentence2"][:], prompt=prompts, show_progress_bar=True)
+        scored[corpus.manifest.name] = scores, labels
     rules = {name: DecisionRule.of(name, *both, prompts) for name, both in scored.items()}
     return joint_rule(rules, scored)
 

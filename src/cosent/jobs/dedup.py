@@ -61,7 +61,7 @@ def main(args: DedupArguments) -> None:
 
     encoder = open_model(args, bi_encoder=True)
     index = Index.read(args.text, encoder, args.text_column, args.options)
-    threshold = merge_threshold(args, index.prompt) if args.threshold is None else args.threshold
+    threshold = merge_threshold(args, encoder.prompts.for_search()[1]) if args.threshold is None else args.threshold
     kept_apart = KeptApart(index.sentences, encoder)
     thresholds = sorted({threshold, *THRESHOLDS}, reverse=True)
     with tqdm(total=len(index), desc="Sentences", unit="sentence", file=sys.stderr) as progress:
@@ -100,7 +100,7 @@ def is_table(output: str) -> bool:
 def write_rows(output: str, index, rows: np.ndarray) -> None:
     """Writes rows: a sentence per line, or where the name ends as a table, with their other columns."""
     if is_table(output):
-        records = [index.columns[row] if len(index.columns) else {"text": index.sentences[row]} for row in rows]
+        records = [index.columns[row] or {"text": index.sentences[row]} for row in rows]
         with table_writer(output, list(dict.fromkeys(name for record in records for name in record))) as write:
             return write(records)
     lines = (re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in rows)
@@ -119,7 +119,7 @@ def print_groups(index, owner: np.ndarray, cosine: np.ndarray, as_json: bool) ->
         if as_json:
             group = {"rows": rows.tolist(), "sentences": sentences, "cosines": [round(each, 6) for each in cosines]}
             group["exact"] = [sentence == sentences[0] for sentence in sentences]
-            group |= {"columns": [index.columns[row] for row in rows]} if len(index.columns) else {}
+            group |= {"columns": [index.columns[row] for row in rows]} if index.columns[0] else {}
             print(json.dumps(group, ensure_ascii=False, default=str))
             continue
         print(f"group {number}: {len(rows)} sentences")

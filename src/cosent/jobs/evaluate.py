@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 Gaps = dict[str, tuple[float, float, float] | None]  # by metric: difference and its interval
 
-OF_CORPUS = ("split", "find_threshold")  # flags
 OF_PAIRS = ("label_column", "label_values", "text_columns")
 SPLIT = "test"  # of a labelled file
 PROBABILITY_METRICS = ("brier", "log_loss", "calibration_error")
@@ -66,7 +65,6 @@ class EvaluateArguments(CorpusSource, PairsFile, LabelArguments, SentenceFile, P
     queries: str | None = option(None, "With --text: file of queries, with the columns query and answer.")
     baseline: str | None = option(None, "Another model, bi-encoder or cross-encoder, to compare with.")
     split: str = option("test", "Split to score.", SPLITS)
-    find_threshold: bool = option(False, "Find threshold and probabilities on the validation split of this corpus.")
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,6 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     names = [args.model] if args.baseline is None else [args.model, args.baseline]
     for name in names:
         resolve(name)
-    from cosent.compute.distributed import rank
-
     pairs = None
     if args.text is None or args.queries is None:
         corpus = corpus_of(args)
@@ -106,8 +102,6 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
         queries = read_queries(args.queries, set().union(*values_of(rows)), args.text, args.options.encoding)
         measure = partial(measure_search, rows=rows, queries=queries)
     measured, *baseline = [measure(replace(args, model=name)) for name in names]
-    if rank() > 0:
-        return
     result, lines = measured.result, measured.lines
     for other in baseline:
         gaps = differences(measured, other, pairs)
@@ -127,13 +121,13 @@ def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments)
         raise InputError("Give one: --corpus NAME, --pairs FILE, or --text FILE with --queries FILE.")
     if args.queries is not None:
         refuse_changed(args, OF_PAIRS, "--pairs FILE")
-        refuse_changed(args, OF_CORPUS, "--corpus NAME")
+        refuse_changed(args, ("split",), "--corpus NAME")
         refuse_changed(retrieval_args, ("retrieval",), "--corpus NAME or --pairs FILE")
         args.single()
     elif args.pairs is None:
         refuse_changed(args, (*OF_TABLES, "label_column", "label_values"), "--pairs FILE")
     else:
-        refuse_changed(args, () if args.corpus else OF_CORPUS, "--corpus NAME")
+        refuse_changed(args, ("split",), "--corpus NAME alone")
     refuse_changed(args, () if args.text else ("text_column",), "--text FILE")
 
 
@@ -195,7 +189,6 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
     from cosent.evaluation.retrieval import mean_intervals, retrieval_metrics
     from cosent.evaluation.similarity import pair_cosines
     from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.embedding import embed_shared, score
 
     model = open_model(args)
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
@@ -205,14 +198,15 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
         where = f"{corpus.folder} {args.split}"
         task = retrieval_task(rows, corpus.manifest, where)
     if task is None:
-        scores = score(model, rows, prompts)
+        scores = model.similarity(rows["sentence1"][:], rows["sentence2"][:], prompt=prompts, show_progress_bar=True)
     else:
-        queries = documents = embed_shared(model, task.pool, prompts[0])
+        embed = partial(model.encode, task.pool, normalize_embeddings=True, show_progress_bar=True)
+        queries = documents = embed(prompt=prompts[0])
         if prompts[0] != prompts[1]:
-            documents = embed_shared(model, task.pool, prompts[1])
+            documents = embed(prompt=prompts[1])
         scores = pair_cosines(queries[task.places[:, 0]], documents[task.places[:, 1]])
     labels = corpus.labels(args.split)
-    rule, source = rule_and_source(args, corpus, model, prompts)
+    rule, source = rule_and_source(args.model, corpus.manifest, prompts)
     threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
     tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
     metrics = evaluate_scores(scores, labels, threshold, calibration, tower)
@@ -273,27 +267,16 @@ def differences(first: Measured, second: Measured, rows) -> Gaps:
     return gaps
 
 
-def rule_and_source(
-    args: EvaluateArguments, corpus: Corpus, model, prompts: tuple[str, str]
-) -> tuple["DecisionRule | None", str]:
-    """The rule of validation now or of the model's folder, and its source or the reason why there is none."""
-    from cosent.models.decision import DecisionRule
-    from cosent.models.embedding import score
-
-    name = corpus.manifest.name
-    if corpus.manifest.label_kind != "binary":
-        if args.find_threshold:
-            raise InputError(f"--find_threshold: {name} has {corpus.manifest.label_kind} labels, not 0 and 1. Omit it.")
+def rule_and_source(model: str, manifest: Manifest, prompts: tuple[str, str]) -> tuple["DecisionRule | None", str]:
+    """The rule of the model's folder for a corpus, and its source or the reason why there is none."""
+    if manifest.label_kind != "binary":
         return None, "none: the labels are not binary"
-    if args.find_threshold:
-        scores = score(model, corpus.split("validation"), prompts)
-        return DecisionRule.of(name, scores, corpus.labels("validation"), prompts), f"{name} validation"
-    if name not in decision_rules(args.model):
-        return None, f"none: {args.model} has none for {name}; --find_threshold, or keep one by cosent calibrate"
-    rule, reason = rule_for(args.model, prompts, name)
+    if manifest.name not in decision_rules(model):
+        return None, f"none: {model} has none for {manifest.name}, which cosent calibrate finds"
+    rule, reason = rule_for(model, prompts, manifest.name)
     if rule is None:
-        return None, f"none: {reason}; --find_threshold"
-    return rule, f"{name} validation, by {DECISION_NAME} of the model"
+        return None, f"none: {reason}"
+    return rule, f"{manifest.name} validation, by {DECISION_NAME} of the model"
 
 
 def metrics_table(model: str, result: dict, metrics: dict) -> list[str]:

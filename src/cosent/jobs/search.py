@@ -1,7 +1,7 @@
 """Find the sentences of a file that are most similar to a query.
 
 cosent search --model runs/faq --text questions.txt --query 怎么还款      embeds the file once, and caches its vectors
-cosent search --model runs/faq --index vectors.npy --query 怎么还款 --rerank runs/cross
+cosent search --model runs/faq --text questions.txt --query 怎么还款 --rerank runs/cross
 cosent search --model runs/faq --text faq.xlsx --text_column question --query 怎么还款 --json   with the other columns
 cosent search --model runs/faq --text questions.txt --query 怎么还款 --min_probability 0.8       or "nothing found"
 
@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import filterfalse, islice
 
-from cosent.data.files import OF_FILES
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import option, refuse_below_1, refuse_changed
+from cosent.flags import REQUIRED, option, refuse_below_1
 from cosent.jobs.arguments import FILE_KINDS, HitLimits, ModelSource, TextColumn, open_model
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 
@@ -31,8 +30,7 @@ QUERIES = 512  # read and answered at a time
 class SearchArguments(HitLimits, PromptArguments, TextColumn, ModelSource):
     """Search options."""
 
-    text: list[str] | None = option(None, f"Files of sentences: {FILE_KINDS}")
-    index: str | None = option(None, "Vectors of `cosent encode --normalize`, instead of --text.")
+    text: list[str] = option(REQUIRED, f"Files of sentences: {FILE_KINDS}")
     query: list[str] | None = option(None, "Queries to answer.")
     top: int = option(10, "Most hits per query.")
     rerank: str | None = option(None, "Cross-encoder that reranks the nearest sentences.")
@@ -52,10 +50,7 @@ def main(args: SearchArguments) -> None:
     if args.rerank is not None and not is_cross_encoder(resolve(args.rerank)):
         raise InputError(f"--rerank {args.rerank} is no cross-encoder. Name one, or search with --model {args.rerank}.")
     encoder = open_model(args, bi_encoder=True)
-    if args.index is not None:
-        index = Index.open(args.index, encoder)
-    else:
-        index = Index.read(args.text or [], encoder, args.text_column, args.options)
+    index = Index.read(args.text, encoder, args.text_column, args.options)
     prompt = encoder.prompts.text(*args.single()) if args.prompt or args.prompt_name else None
     if prompt is not None:
         warn_of_other_prompts(args.model, encoder.prompts, prompt)
@@ -78,10 +73,6 @@ def main(args: SearchArguments) -> None:
 
 def check_arguments(args: SearchArguments) -> None:
     """Refuses arguments before a model is loaded."""
-    if (args.index is None) == (args.text is None):
-        raise InputError("Name either --index, vectors of `cosent encode`, or --text, files of sentences.")
-    if args.index is not None:
-        refuse_changed(args, ("text_column", *OF_FILES), "--text FILE")
     if args.query and any(map(is_blank, args.query)):
         raise InputError(f"--query: one of {args.query} is empty. Leave it out.")
     refuse_below_1(args, "top")

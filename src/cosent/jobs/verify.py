@@ -1,4 +1,4 @@
-"""Check that a model, checkpoint, corpus or file of vectors is whole: exit status 1 if it is not.
+"""Check that a model, checkpoint or corpus is whole: exit status 1 if it is not.
 
 cosent verify runs/faq       compares every file with whole.json, and loads the model
 
@@ -20,27 +20,24 @@ from cosent.seal import SEAL, check, faults, is_weight, model_files, sealed_file
 class VerifyArguments:
     """Folder to check."""
 
-    folder: str = option(REQUIRED, "Folder, shipped model, or vectors of `cosent encode`.", positional=True)
+    folder: str = option(REQUIRED, "Folder, or a shipped model.", positional=True)
 
 
 def main(args: VerifyArguments) -> int:
     path = local(args.folder)
     try:
-        print(
-            *(verify_data(path) if path.suffix == ".npy" or (path / MANIFEST_NAME).is_file() else verify(path)),
-            sep="\n",
-        )
+        print(*(verify_corpus(path) if (path / MANIFEST_NAME).is_file() else verify_folder(path)), sep="\n")
     except InputError as error:
         print(error)
         return 1
     return 0
 
 
-def verify(path: Path) -> list[str]:
+def verify_folder(path: Path) -> list[str]:
     """Lines on a model, checkpoint or other sealed folder; an `InputError` for a damaged one."""
     is_model, listed = (path / "config.json").is_file(), sealed_files(path) or {}
     if not is_model and not listed:
-        raise InputError(f"{path} holds no model, checkpoint, corpus or vectors. Check the path.")
+        raise InputError(f"{path} holds no model, checkpoint or corpus. Check the path.")
     changes = list(faults(path))
     is_checkpoint = not is_model or (path / "trainer_state.json").is_file()
     if damages := [f"{name} {fault}" for name, fault in changes if is_checkpoint or is_weight(name)]:
@@ -56,13 +53,8 @@ def verify(path: Path) -> list[str]:
     return [*lines, f"{path} is whole" + (f": {len(listed)} files" if listed else f"; it has no {SEAL} of its bytes")]
 
 
-def verify_data(path: Path) -> list[str]:
-    """A line on a corpus, or on vectors of `cosent encode` with their input."""
-    if path.suffix != ".npy":
-        from cosent.data.corpus import load_corpus
+def verify_corpus(path: Path) -> list[str]:
+    """A line on a corpus, whose files `load_corpus` compares with its manifest."""
+    from cosent.data.corpus import load_corpus
 
-        return [f"{path} is whole: {', '.join(load_corpus(str(path)).splits)}"]
-    from cosent.search.vectors import open_vectors
-
-    stored = open_vectors(path)
-    return [f"{path} is whole: {len(stored.sentences())} vectors of {stored.input}"]
+    return [f"{path} is whole: {', '.join(load_corpus(str(path)).splits)}"]

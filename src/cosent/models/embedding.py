@@ -201,20 +201,6 @@ def quantized(encoder: Encoder) -> Encoder:
         return torch.ao.quantization.quantize_dynamic(deepcopy(encoder).eval(), scheme, inplace=True)
 
 
-def score(model, rows, prompts: tuple[str, str]) -> np.ndarray:
-    """Similarity of every pair by a model of either tower, float32 of shape `(pairs,)`; processes share them out."""
-
-    first, second = rows["sentence1"][:], rows["sentence2"][:]
-    options = {"show_progress_bar": rank() == 0, "prompt": prompts}
-    return shared(lambda part: model.similarity(first[part], second[part], **options), len(first))
-
-
-def embed_shared(model, texts: list[str], prompt: str) -> np.ndarray:
-    """Vectors of length 1 of sentences behind a prompt, float32 of shape `(texts, width)`; processes share them out."""
-    options = {"normalize_embeddings": True, "show_progress_bar": rank() == 0, "prompt": prompt}
-    return shared(lambda part: model.encode(texts[part], **options), len(texts))
-
-
 def shared(compute: Callable[[slice], np.ndarray], rows: int) -> np.ndarray:
     """What `compute` returns for all rows, float32 of shape `(rows, ...)`; processes share them out."""
     parts = gather_object(compute(slice(rank(), None, world_size())))
