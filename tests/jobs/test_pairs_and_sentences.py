@@ -1,11 +1,11 @@
-"""`cosent similarity` and `cosent generate`: files of users in, files with scores and sentences out."""
+"""`cosent similarity` of a file, and `cosent generate`."""
 
 import json
 
 import pytest
 
 from cosent import load_model
-from cosent.data.files import PAIR, SENTENCE, open_table
+from cosent.data.files import PAIR, open_table
 from cosent.data.writers import table_writer
 from cosent.jobs.generate import repeats
 from cosent.models.student import Student
@@ -46,21 +46,12 @@ def test_repeated_characters(sentence, source, repeated):
     assert repeats(sentence, source) == repeated
 
 
-def test_sentences_of_a_sheet_are_written_to_a_sheet(tiny_student, job, tmp_path, monkeypatch):
-    """Fails if a user's xlsx is not read by the name of its column, or what is written is not what was generated, in
-    the order of `similar`."""
-    with table_writer(tmp_path / "in.xlsx", ("id", "question")) as write:
-        write([{"id": 1, "question": "怎么还款"}, {"id": 2, "question": "我"}])
-    words = ["--model", str(tiny_student), "--text", str(tmp_path / "in.xlsx"), "--text_column", "question"]
-    words += ["--max_length", "6", "--num", "3"]
-    output = tmp_path / "out.xlsx"
-    written = [["今天下雨", "如何还款", "还款怎么操作"], []]  # random weights end no sentence
-    monkeypatch.setattr(Student, "similar_sentences", lambda *_, **__: [[(t, 0.0) for t in texts] for texts in written])
-    printed = json.loads(job("cosent.jobs.generate", *words, "--output", output)[0])
+def test_sentences_in_the_order_of_similar(tiny_student, job, monkeypatch):
+    """Fails if a sentence stands under another source or with another score, or a source without any is left out."""
+    samples = [["今天下雨", "如何还款", "还款还款", "还款怎么操作"], []]
+    monkeypatch.setattr(Student, "similar_sentences", lambda *_, **__: [[(t, 0.0) for t in of] for of in samples])
+    printed, _ = job("cosent.jobs.generate", "--model", tiny_student, "怎么还款", "我", "--num", "2")
     ranker = load_model("similar")
-    cosines = {sentence: ranker.similarity("怎么还款", sentence) for sentence in written[0]}
-    expected = [("怎么还款", best) for best in sorted(cosines, key=cosines.__getitem__, reverse=True)] + [("我", None)]
-    rows = list(open_table(output, ["text"], SENTENCE, "--text_column").rows())
-    assert [(row["text"], row["similar"]) for row in rows] == expected and expected[-2][1] == "今天下雨"
-    assert rows[0]["score"] == pytest.approx(ranker.similarity(rows[0]["text"], rows[0]["similar"]), abs=1e-6)
-    assert printed["texts"] == 2 and printed["sentences"] == sum(row["similar"] is not None for row in rows)
+    first, second = (f"{ranker.similarity('怎么还款', text):7.4f}  {text}" for text in ("如何还款", "还款怎么操作"))
+    best = sorted((first, second), reverse=True)
+    assert printed.splitlines()[1:-1] == ["怎么还款", *best] and printed.splitlines()[-1].startswith("我: no sentence")
