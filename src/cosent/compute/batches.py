@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -52,23 +52,17 @@ class Batches:
         self.waiting: list[Request] = []
         self.arrived = asyncio.Event()
 
-    async def results(self, work: Work, things: list, disconnected: Callable[[], Awaitable[bool]]) -> list:
-        """The results of things; `asyncio.QueueFull` if too many wait, `ConnectionError` if the client has gone."""
+    async def results(self, work: Work, things: list) -> list:
+        """The result of each thing; `asyncio.QueueFull` if too many requests wait."""
         if len(self.waiting) >= MOST_WAITING:
             raise asyncio.QueueFull
         request = Request(work, things, asyncio.get_running_loop().create_future())
         self.waiting.append(request)
         self.arrived.set()
-        try:
-            while not (await asyncio.wait([request.future], timeout=0.5))[0]:
-                if await disconnected():
-                    raise ConnectionAbortedError
-            return request.future.result()
-        finally:
-            request.future.cancel()  # which `next_slice` sees, if nobody waits for it any more
+        return await request.future
 
     async def run(self) -> None:
-        """Answers requests for ever."""
+        """Computes slices until it is cancelled."""
         while True:
             if not (parts := self.next_slice()):
                 self.arrived.clear()
@@ -77,7 +71,7 @@ class Batches:
             work, started = parts[0][0].work, time.monotonic()
             await self.answer(parts)
             seconds = time.monotonic() - started
-            # Behind those that came meanwhile.
+            # Behind those that came while it was computed.
             self.waiting += [request for request, _ in parts if request.taken < len(request.things)]
             if seconds > 2 * SLICE:
                 work.room = max(work.room // 2, LEAST)
@@ -85,7 +79,7 @@ class Batches:
                 work.room *= 2
 
     def next_slice(self) -> list[tuple[Request, list]]:
-        """The next things to compute, shared out evenly over the requests for the first one's work."""
+        """The next slice: an even share of each request for the work of the first one, at most `room` in all."""
         self.waiting = [request for request in self.waiting if not request.future.done()]
         alike = [request for request in self.waiting if request.work is self.waiting[0].work]
         room = alike[0].work.room if alike else 0
@@ -108,8 +102,8 @@ class Batches:
             results = iter(await asyncio.to_thread(parts[0][0].work.compute, things))
         except Exception as error:
             if len(parts) > 1:
-                for one in parts:
-                    await self.answer([one])
+                for part in parts:
+                    await self.answer([part])
             elif not parts[0][0].future.done():
                 parts[0][0].future.set_exception(error)
             return

@@ -15,7 +15,7 @@ import base64
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -37,7 +37,7 @@ from cosent.jobs.arguments import FILE_KINDS, HitLimits, Int8, ModelSource, Text
 if TYPE_CHECKING:
     from cosent.models.bi_encoder import TextModel
     from cosent.models.decision import DecisionRule
-    from cosent.search.index import Index
+    from cosent.search.index import Hit, Index
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,34 @@ class Service:
     index: "Index | None" = None
     limits: dict[str, float]
 
+    def vectors(self, texts: list[str]) -> list[tuple[np.ndarray, int]]:
+        """The unit vector of each text, and how many tokens the model read of it."""
+        vectors = self.model.encode(texts, normalize_embeddings=True).astype("<f4")
+        return list(zip(vectors, map(len, self.model.token_ids(texts)), strict=True))
+
+    def hits(self, questions: list[tuple[str, int, tuple]]) -> "list[list[Hit]]":
+        """The hits of questions, each a query, its `top` and its limits."""
+        options = {} if self.reranker is self.model else {"reranker": self.reranker, "rule": self.rerank_rule}
+        hits: list[list[Hit]] = []
+        assert self.index is not None  # a service without one has no /search
+        for (top, limits), alike in groupby(questions, itemgetter(1, 2)):
+            hits += self.index.search([query for query, *_ in alike], top, **options, **dict(limits))
+        return hits
+
+    def relevance(self, scores: Sequence[float]) -> list[float]:
+        """Scores of the reranker from 0 to 1, in the same order: probabilities, else sigmoids or (1 + cosine) / 2."""
+        from cosent.evaluation.calibration import sigmoid
+
+        if self.rerank_rule is not None and self.rerank_rule.calibration is not None:
+            return self.rerank_rule.probabilities(scores).tolist()
+        values = np.asarray(scores, np.float64)
+        return ((1 + values) / 2 if hasattr(self.reranker, "embedding_dimension") else sigmoid(values)).tolist()
+
+
+def scores_of(model: "TextModel", pairs: list[tuple[str, str]]) -> list[float]:
+    """The score of each pair."""
+    return model.similarity(*map(list, zip(*pairs, strict=True))).tolist()
+
 
 def main(args: ServeArguments) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
@@ -117,48 +145,8 @@ def load(args: ServeArguments) -> Service:
     if args.text is not None:
         service.index = Index.read(args.text, model, args.text_column, args.options)
         service.index.rule, _ = rule_for(args.model, service.index.prompts(), args.corpus)
-        hits_by(service)([("好", 1, tuple(args.limits.items()))])  # refuses a probability that no hit can have
+        service.hits([("好", 1, tuple(args.limits.items()))])  # refuses a probability that no hit can have
     return service
-
-
-def vectors_by(model) -> Callable[[list], list]:
-    """A function of texts: the unit vector of each, and how many tokens the model read of it."""
-
-    def compute(texts: list) -> list[tuple[np.ndarray, int]]:
-        vectors = model.encode(texts, normalize_embeddings=True).astype("<f4")
-        return list(zip(vectors, map(len, model.token_ids(texts)), strict=True))
-
-    return compute
-
-
-def scores_by(model) -> Callable[[list], list]:
-    """A function of pairs of texts: the score of each."""
-    return lambda pairs: model.similarity(*map(list, zip(*pairs, strict=True))).tolist()
-
-
-def hits_by(service: Service) -> Callable[[list], list]:
-    """A function of questions, each a query, its `top` and its limits: the hits of each."""
-    reranking = service.reranker is not service.model
-    options = {"reranker": service.reranker, "rule": service.rerank_rule} if reranking else {}
-
-    def compute(questions: list) -> list:
-        hits: list = []
-        assert service.index is not None  # a service without one has no /search
-        for (top, limits), alike in groupby(questions, itemgetter(1, 2)):
-            hits += service.index.search([query for query, *_ in alike], top, **options, **dict(limits))
-        return hits
-
-    return compute
-
-
-def relevance(service: Service, scores: Sequence[float]) -> list[float]:
-    """Scores of the reranker from 0 to 1, in the same order: probabilities, else sigmoids or (1 + cosine) / 2."""
-    from cosent.evaluation.calibration import sigmoid
-
-    if service.rerank_rule is not None and service.rerank_rule.calibration is not None:
-        return service.rerank_rule.probabilities(scores).tolist()
-    values = np.asarray(scores, np.float64)
-    return ((1 + values) / 2 if hasattr(service.reranker, "embedding_dimension") else sigmoid(values)).tolist()
 
 
 def as_list(texts: Any) -> Any:
@@ -177,16 +165,17 @@ def not_blank(text: str) -> str:
 
 def application(service: Service, key: str | None = None):
     """The FastAPI application of a service; requests need the key, if there is one."""
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI
     from fastapi.responses import Response
     from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field
     from pydantic_core import to_json
     from starlette.exceptions import HTTPException
+    from starlette.middleware.base import BaseHTTPMiddleware
 
     Text = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(not_blank)]
     several = Field(min_length=1, max_length=MOST_TEXTS)
     Texts = Annotated[list[Text], several, BeforeValidator(as_list)]
-    Document = Annotated[Text, BeforeValidator(lambda given: given.get("text") if isinstance(given, dict) else given)]
+    Document = Annotated[Text, BeforeValidator(lambda value: value.get("text") if isinstance(value, dict) else value)]
 
     class Embeddings(BaseModel):
         input: Texts
@@ -211,8 +200,8 @@ def application(service: Service, key: str | None = None):
     written = partial(Response, media_type="application/json")
     name, model, reranker, batches = service.name, service.model, service.reranker, Batches()
     width = getattr(model, "embedding_dimension", None)
-    embedding, scoring, searching = Work(vectors_by(model)), Work(scores_by(model)), Work(hits_by(service))
-    reranking = scoring if reranker is model else Work(scores_by(reranker))
+    embedding, searching, scoring = Work(service.vectors), Work(service.hits), Work(partial(scores_of, model))
+    reranking = scoring if reranker is model else Work(partial(scores_of, reranker))
 
     @asynccontextmanager
     async def lifespan(app):
@@ -223,7 +212,7 @@ def application(service: Service, key: str | None = None):
             await task
 
     app = FastAPI(title="cosent", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(gate, key=key)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=partial(gate, key))
     add_errors(app)
 
     @app.get("/health")
@@ -235,14 +224,14 @@ def application(service: Service, key: str | None = None):
         return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "cosent"}]}
 
     @app.post("/v1/embeddings")
-    async def embed(body: Embeddings, request: Request):
+    async def embed(body: Embeddings):
         if width is None:
             raise HTTPException(
                 400, f"{name} is a cross-encoder, which has no embeddings; use /v1/rerank or /similarity"
             )
         if body.dimensions not in (None, width):
             raise HTTPException(422, f"dimensions: the vectors of this model have {width} numbers")
-        results = await batches.results(embedding, body.input, request.is_disconnected)
+        results = await batches.results(embedding, body.input)
         vectors, tokens = zip(*results, strict=True)
         base64s = body.encoding_format == "base64"
         values = [base64.b64encode(vector.tobytes()).decode() if base64s else vector.tolist() for vector in vectors]
@@ -252,10 +241,10 @@ def application(service: Service, key: str | None = None):
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
-    async def rerank(body: Rerank, request: Request):
+    async def rerank(body: Rerank):
         pairs = [(body.query, text) for text in body.documents]
-        scores = await batches.results(reranking, pairs, request.is_disconnected)
-        shares = relevance(service, scores)
+        scores = await batches.results(reranking, pairs)
+        shares = service.relevance(scores)
         order = sorted(range(len(pairs)), key=lambda row: -scores[row])[: body.top_n]
         results: list[dict[str, Any]] = [{"index": row, "relevance_score": shares[row]} for row in order]
         if body.return_documents:
@@ -263,8 +252,8 @@ def application(service: Service, key: str | None = None):
         return {"id": secrets.token_hex(8), "model": name, "results": results}
 
     @app.post("/similarity")
-    async def similarity(body: Similarity, request: Request):
-        scores = await batches.results(scoring, body.pairs, request.is_disconnected)
+    async def similarity(body: Similarity):
+        scores = await batches.results(scoring, body.pairs)
         answer = {"model": name, "scores": scores}
         if (rule := service.rule) is not None:
             answer |= {"corpus": rule.corpus, "verdicts": rule.verdicts(scores)}
@@ -273,7 +262,7 @@ def application(service: Service, key: str | None = None):
         return answer
 
     @app.post("/search")
-    async def search(body: Search, request: Request):
+    async def search(body: Search):
         if service.index is None:
             raise HTTPException(400, "there is nothing to search; start the server with --text FILE")
         if len(body.queries) * body.top > MOST_HITS:
@@ -283,7 +272,7 @@ def application(service: Service, key: str | None = None):
             raise HTTPException(422, f"{' and '.join(limits)} both decide what is found; give one of them")
         questions = [(query, body.top, tuple(limits.items())) for query in body.queries]
         try:
-            hits = await batches.results(searching, questions, request.is_disconnected)
+            hits = await batches.results(searching, questions)
         except InputError as error:
             raise HTTPException(422, str(error)) from error
         ranked = [[{"rank": rank, **asdict(hit)} for rank, hit in enumerate(of_query, 1)] for of_query in hits]
@@ -320,26 +309,16 @@ def add_errors(app) -> None:
     app.exception_handler(HTTPException)(lambda request, error: refusal(error.status_code, error.detail))
     app.exception_handler(InputError)(lambda request, error: refusal(500, str(error)))  # nan or inf
     app.exception_handler(asyncio.QueueFull)(lambda request, error: refusal(503, full))
-    app.exception_handler(ConnectionAbortedError)(lambda request, error: refusal(499, "the client has gone"))
     app.exception_handler(Exception)(lambda request, error: refusal(500, failed))
 
 
-def gate(app, key: str | None):
-    """ASGI middleware that reads nothing of a request without the key, or of one that is too large."""
-
-    def refused(path: str, headers: dict[bytes, bytes]):
-        """The refusal of a request; None if it is let in."""
-        token = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
-        if path != "/health" and key is not None and not secrets.compare_digest(token, key.encode()):
-            return refusal(401, "the bearer token is missing or wrong")
-        if b"transfer-encoding" in headers:
-            return refusal(411, "send the length of the body, no chunks")
-        if int(headers.get(b"content-length", 0)) > MOST_BYTES:
-            return refusal(413, f"at most {MOST_BYTES:,} bytes")
-        return None
-
-    async def gated(scope, receive, send):
-        response = refused(scope["path"], dict(scope["headers"])) if scope["type"] == "http" else None
-        await (response or app)(scope, receive, send)
-
-    return gated
+async def gate(key: str | None, request, call_next):
+    """Middleware that reads nothing of a request without the key, or of one that is too large."""
+    token = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+    if key is not None and request.url.path != "/health" and not secrets.compare_digest(token.encode(), key.encode()):
+        return refusal(401, "the bearer token is missing or wrong")
+    if "transfer-encoding" in request.headers:
+        return refusal(411, "send the length of the body, no chunks")
+    if int(request.headers.get("content-length", 0)) > MOST_BYTES:
+        return refusal(413, f"at most {MOST_BYTES:,} bytes")
+    return await call_next(request)
