@@ -12,7 +12,6 @@ import yaml
 
 from cosent.comparing.comparison import by_seed
 from cosent.comparing.document import Cell, markdown_table, times_100
-from cosent.comparing.report import setting
 from cosent.comparing.results import Result, Study
 from cosent.evaluation.significance import spearman
 from lab import RESULTS, ROOT
@@ -54,7 +53,8 @@ def study_table(study: Study) -> str:
 
 def settings(key: str, runs: list[Result]) -> str:
     """Values of a flag that was chosen on validation."""
-    return ", ".join(dict.fromkeys(str(setting(run.recipe[key])) for run in runs))
+    values = (run.recipe[key] for run in runs)
+    return ", ".join(dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values))
 
 
 def seeds(runs: list[Result]) -> str:

@@ -1,9 +1,7 @@
 """The report of a study as Markdown: the methods on test, their paired differences, and a picture of these."""
 
 import statistics
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from cosent.comparing import figures
 from cosent.comparing.comparison import Compared, by_seed, compare
@@ -12,17 +10,6 @@ from cosent.comparing.results import Result, Study, grouped
 from cosent.evaluation.significance import RESAMPLES
 from cosent.record import OVERLAP
 
-# Settings that every report shows, next to those in which the methods differ.
-SHOWN = (
-    "model_name_or_path",
-    "pooling",
-    "limit_train",
-    "per_device_train_batch_size",
-    "learning_rate",
-    "num_train_epochs",
-)
-# Settings that differ between runs, but are not a choice.
-INCIDENTAL = ("seed", "output_dir", "corpus", "corpora", "data_dir", "resume_from_checkpoint", "logging_steps")
 STARTS = ("model_name_or_path", "tower", "pooling")  # settings that decide what a model scores before it is trained
 FLOORS = {OVERLAP: "character overlap", "similar": "the shipped model similar"}
 TABLE = (
@@ -61,7 +48,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def overview(study: Study) -> list[str]:
-    """Paragraphs on seeds, encoders, devices and commits, and a table of the settings that differ between methods."""
+    """Paragraphs on seeds, encoders, devices and commits, and on what is missing."""
     facts = (
         (str(r.recipe["model_name_or_path"]), r.environment.device, r.environment.short_commit) for r in study.results
     )
@@ -74,29 +61,7 @@ def overview(study: Study) -> list[str]:
     if study.missing:
         more = f"; and {len(study.missing) - 6} more" if len(study.missing) > 6 else ""
         text.append(f"Not finished, {len(study.missing)} runs: {'; '.join(study.missing[:6])}{more}.")
-    recipes = {row: [run.recipe for run in runs] for row, runs in study.rows.items()}
-    keys = dict.fromkeys([*SHOWN, *(key for runs in recipes.values() for recipe in runs for key in recipe)])
-    cells = {key: [settings(key, runs) for runs in recipes.values()] for key in keys if key not in INCIDENTAL}
-    differing = {key: column for key, column in cells.items() if len({*column} - {None}) > 1}
-    same = [f"{key} {cells[key][0]}" for key in SHOWN if key not in differing and cells[key][0] not in (None, "none")]
-    rows = [[row, *(column[place] for column in differing.values())] for place, row in enumerate(recipes)]
-    text.append(f"The same for all: {', '.join(same)}. What differs:")
-    return [*map(plain, text), markdown_table(["method", *differing], rows)]
-
-
-def settings(key: str, recipes: Iterable[dict[str, Any]]) -> str | None:
-    """The values of a flag in some recipes, e.g. the rates that were chosen for each corpus; None if none has it."""
-    values = [setting(recipe[key]) or "none" for recipe in recipes if key in recipe]
-    return ", ".join(dict.fromkeys(values)) or None
-
-
-def setting(value: Any) -> str | None:
-    """The value of a flag in a table."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return None if value is None else str(value)
+    return list(map(plain, text))
 
 
 def score(runs: list[Result], corpus: str, metric: str = "spearman", moment: str = "after") -> str | None:

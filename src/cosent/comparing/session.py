@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,13 +41,9 @@ class Session:
     accelerate_config: str
     parallel: int
 
-    def train(self, runs: list[Run], waiting: Sequence[Run] = ()) -> set[str]:
-        """Trains runs without a result, and returns the names of failed ones.
-
-        Args:
-            waiting: runs whose settings are not known yet; their earlier results stay.
-        """
-        self.set_aside(runs, waiting)
+    def train(self, runs: list[Run]) -> set[str]:
+        """Trains runs without a result, and returns the names of failed ones."""
+        self.set_aside(runs)
         finished = {(r.point, r.method, r.corpus, r.seed) for r in self.results}
         todo = [run for run in runs if (run.point, run.method, run.corpus, run.seed) not in finished]
         print(f"{self.folder.name}: {len(runs)} runs, {len(runs) - len(todo)} already finished", file=sys.stderr)
@@ -83,15 +78,13 @@ class Session:
         except (OSError, KeyError, ValueError) as problem:
             return f"its output in {output} cannot be kept ({type(problem).__name__}: {problem})"
 
-    def set_aside(self, runs: list[Run], waiting: Sequence[Run] = ()) -> None:
-        """Moves outdated results (other flags, methods or data than the study's) out of its report."""
+    def set_aside(self, runs: list[Run]) -> None:
+        """Moves results of these runs with other flags or data to `EARLIER`, so that no report mixes the two."""
         current = {(run.point, run.method, run.corpus): run for run in runs}
-        undecided = {(run.point, run.method, run.corpus) for run in waiting}
-        is_grid, valid = any(run.point for run in runs), []
+        valid = []
         for result in self.results:
-            place = (result.point, result.method, result.corpus)
-            is_other_part = place not in current and (is_grid or result.point)  # of study and grid
-            reason = "" if is_other_part or place in undecided else self.reason_to_set_aside(result, current.get(place))
+            run = current.get((result.point, result.method, result.corpus))
+            reason = "" if run is None else difference(result, run, self.data_dir)
             if not reason:
                 valid.append(result)
                 continue
@@ -100,13 +93,6 @@ class Session:
                 file.write(json.dumps(result.to_json({}), ensure_ascii=False, default=str) + "\n")
         self.results = valid
         save_results(self.folder, self.definition, self.results)
-
-    def reason_to_set_aside(self, result: Result, run: Run | None) -> str:
-        """Difference between a stored result and the run in its place; empty if there is none."""
-        anew = [] if run is None else prepared_anew(result, run, self.data_dir)
-        if anew:
-            return f"from other data ({', '.join(anew)} was prepared anew)"
-        return "" if run is not None and result.settings == run.settings else "with other settings"
 
 
 def result_of(run: Run, output: Path) -> Result:
@@ -131,13 +117,12 @@ def result_of(run: Run, output: Path) -> Result:
     )
 
 
-def prepared_anew(result: Result, run: Run, data_dir: str) -> list[str]:
-    """Corpora of a run that were prepared anew after a result; corpora missing on this machine are not compared."""
+def difference(result: Result, run: Run, data_dir: str) -> str:
+    """The difference between a stored result and the run in its place; "" if there is none."""
     hashes = {Path(corpus.folder).name: corpus.manifest_sha256 for corpus in result.corpora.values()}
-    names = [*run.corpora, *(run.settings.get("eval_corpora") or [])]
-    folders = {name: corpus_folder(name, data_dir) for name in names if Path(name).name in hashes}
-    return [
-        name
-        for name, folder in folders.items()
-        if folder is not None and CorpusRecord.of(folder).manifest_sha256 != hashes[Path(name).name]
-    ]
+    for name in (*run.corpora, *(run.settings.get("eval_corpora") or [])):
+        folder = corpus_folder(name, data_dir) if Path(name).name in hashes else None
+        # A corpus that is not on this machine cannot be compared.
+        if folder is not None and CorpusRecord.of(folder).manifest_sha256 != hashes[Path(name).name]:
+            return f"from other data ({name} was prepared anew)"
+    return "" if result.settings == run.settings else "with other settings"

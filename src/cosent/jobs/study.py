@@ -90,7 +90,7 @@ def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
         try:
             failed = session.train(trials) if trials else set()
             tuned, waiting = choose(runs, tune, session.results) if tune else (runs, [])
-            failed |= session.train(tuned, [*waiting, *(run for run in every if run not in set(runs))])
+            failed |= session.train(tuned)
         except KeyboardInterrupt:  # or SIGTERM
             print("stopped, with the active runs; the same command continues", file=sys.stderr)
             return STOPPED
