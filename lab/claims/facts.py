@@ -6,10 +6,10 @@ from math import comb
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest, t
+from scipy.stats import binomtest, rankdata, t
 
 from cosent.comparing.results import Result
-from cosent.evaluation.significance import LEVEL, ranks
+from cosent.evaluation.significance import LEVEL
 from lab import RESULTS
 from lab.benchmarks.quickstart import wrong_orders
 from lab.claims.measures import study_of
@@ -127,7 +127,7 @@ def closer_before_training() -> Fact:
     for corpus in LABELLED:
         scores, labels = read_test_rows()[f"{corpus}/untrained"], study_labels(corpus)
         similar = labels > (labels.min() + labels.max()) / 2
-        above = ranks(scores)[similar].sum() - similar.sum() * (similar.sum() + 1) / 2
+        above = rankdata(scores)[similar].sum() - similar.sum() * (similar.sum() + 1) / 2
         shares[corpus] = above / (similar.sum() * (~similar).sum())
     text = ", ".join(f"{100 * share:.0f}% {corpus}" for corpus, share in shares.items())
     return text, "agrees" if min(shares.values()) > 0.5 else "disagrees"

@@ -18,7 +18,6 @@ from cosent.evaluation.significance import (
     components,
     difference,
     independent,
-    mean_of_ranks,
     resampled_means,
     resampled_spearman,
     spearman,
@@ -240,8 +239,9 @@ def of_fusion(claim: Claim, study: Study) -> dict[str, Any]:
     scores, labels, groups = shared_scores([run for side in sides for run in side], claim["corpus"])
     first, second = np.split(scores, 2)
     pairs = list(combinations(range(len(first)), 2))
-    same = [mean_of_ranks(side[[i, j]]) for side in (first, second) for i, j in pairs]
-    mixed = [mean_of_ranks(np.stack(two)) for i, j in pairs for two in ((first[i], second[j]), (first[j], second[i]))]
+    crossed = [two for i, j in pairs for two in ((first[i], second[j]), (first[j], second[i]))]
+    alike = [side[[i, j]] for side in (first, second) for i, j in pairs]
+    mixed, same = ([stats.rankdata(np.stack(two), axis=1).mean(axis=0) for two in each] for each in (crossed, alike))
     fused = np.stack([*mixed, *same])
     drawn = resampled_spearman(fused, labels, CLAIM_RESAMPLES, groups=groups)
     each = np.array([spearman(row, labels) for row in fused])

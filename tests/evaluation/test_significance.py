@@ -8,8 +8,6 @@ from cosent.evaluation import significance
 from cosent.evaluation.significance import (
     difference,
     independent,
-    mean_of_ranks,
-    ranks,
     resampled_means,
     resampled_spearman,
     spearman,
@@ -110,12 +108,3 @@ def test_intervals_cover_what_they_should(seeds, of_seeds, grouped):
         missed += found.significant
     assert missed < 16, "too narrow"
     assert missed > 0 or seeds == 3, "too wide"
-
-
-def test_fusion_on_paper():
-    """Fails if fusing two runs depends on the scale of their scores, or ties are not shared.
-
-    (1, 2, 3) and (3, 1.5, 1.5) give means of 2, 1.75 and 2.25.
-    """
-    assert ranks(np.array([9.0, 4.0, 4.0])).tolist() == [3, 1.5, 1.5]
-    assert mean_of_ranks(np.array([[0.1, 0.2, 0.3], [900.0, 4.0, 4.0]])).tolist() == [2, 1.75, 2.25]

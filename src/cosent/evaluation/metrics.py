@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from cosent.evaluation.calibration import Calibration, calibration_metrics
-from cosent.evaluation.significance import ranks, spearman
+from cosent.evaluation.significance import spearman
 
 FEWEST = 10  # pairs besides those of the most frequent label; a split with fewer is tiny
 
@@ -116,7 +116,7 @@ def auc(scores, labels) -> float:
     similar = int(labels.sum())
     if not 0 < similar < len(labels):
         return float("nan")
-    below = ranks(scores)[labels == 1].sum() - similar * (similar + 1) / 2
+    below = stats.rankdata(scores)[labels == 1].sum() - similar * (similar + 1) / 2
     return float(below / (similar * (len(labels) - similar)))
 
 
@@ -128,7 +128,7 @@ def spearman_at_most(labels, scores) -> float:
     about `sqrt(3 * p * (1 - p))`, p the share of similar pairs. NaN if all labels or all scores are equal.
     Source: Kendall 1945, The Treatment of Ties in Ranking Problems.
     """
-    of_labels, of_scores = ranks(np.asarray(labels)).std(), ranks(np.asarray(scores)).std()
+    of_labels, of_scores = stats.rankdata(labels).std(), stats.rankdata(scores).std()
     return float(min(1.0, of_labels / of_scores)) if of_labels and of_scores else float("nan")
 
 

@@ -21,7 +21,6 @@ BLOCK = 2**22  # scores in memory at a time
 RECALLS = (1, 5, 10)
 CUTOFF = 10  # of mrr and ndcg
 METRICS = (*(f"recall_at_{k}" for k in RECALLS), f"mrr_at_{CUTOFF}", f"ndcg_at_{CUTOFF}", "map")
-NAMES = dict(zip(METRICS, ("Recall@1", "Recall@5", "Recall@10", "MRR@10", "nDCG@10", "MAP"), strict=True))
 
 
 @dataclass(frozen=True)

@@ -49,27 +49,12 @@ class Difference:
         return float(t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1 along the last axis of `values`; equal values share the mean of their ranks."""
-    from scipy.stats import rankdata  # takes a second, which `report --help` need not wait for
-
-    return rankdata(values, axis=-1)
-
-
 def spearman(scores: np.ndarray, labels: np.ndarray) -> float:
     """Spearman correlation of scores `(rows,)` with labels `(rows,)`; NaN if one of them is constant or has a NaN."""
     if np.isnan(scores).any() or np.isnan(labels).any():
         return float("nan")
     once = np.ones((1, len(labels)))
     return float(_correlations([_Ties.of(scores)], _Ties.of(labels), once)[0, 0])
-
-
-def mean_of_ranks(scores: np.ndarray) -> np.ndarray:
-    """Mean rank of each row over several runs: `(runs, rows)` -> `(rows,)`.
-
-    Scales do not matter, so cosines and logits can be fused. Source: kexue.fm 9341, which suggests the fusion.
-    """
-    return ranks(scores).mean(axis=0)
 
 
 def resampled_spearman(
