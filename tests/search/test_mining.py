@@ -42,12 +42,10 @@ def test_the_same_neighbours_as_sentence_transformers(pool, tiny_bi, monkeypatch
     monkeypatch.setattr(mining, "QUERIES", 7)  # several blocks
     vectors = SentenceEncoder.from_pretrained(str(tiny_bi)).encode(pool.texts, normalize_embeddings=True)
     for *ranks, margin in ((0, 5, None), (3, 12, None), (2, 10, 0.001), (1, 20, -0.01)):
-        pool.left_out.clear()
         first, second = neighbour_pairs(pool, vectors, ranks, margin, pool.labels == 1)
         ours = {frozenset((pool.texts[a], pool.texts[b])) for a, b in zip(first, second, strict=True)}
         assert len(ours) == len(first) > 5
         assert ours == by_sentence_transformers(str(tiny_bi), pool, ranks, margin), (ranks, margin)
-        assert (pool.left_out["neighbour within the margin"] > 0) == (margin is not None)
 
 
 def test_nothing_known_is_made(make_corpus):
@@ -57,7 +55,6 @@ def test_nothing_known_is_made(make_corpus):
     pool = read_pool(load_corpus(str(make_corpus({"train": rows}))), ["怎么还款？", "怎么还款", "天气"])
     assert pool.texts == ["怎么还款", "如何还款", "怎么借款", "好", "怎么还款？", "天气"] and pool.size == 6
     assert list(zip(pool.first, pool.second, pool.labels, strict=True)) == [(0, 1, 1.0), (0, 2, 0.0)]
-    assert pool.left_out["labelled pair repeated"] == pool.left_out["labelled pair of one sentence"] == 1
     vectors = np.eye(6, dtype=np.float32)
     vectors[4] = vectors[0]  # nearest of all, and the same sentence
     by_rank = [neighbour_pairs(pool, vectors, (rank, 5), None, pool.labels == 1) for rank in range(5)]

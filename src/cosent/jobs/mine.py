@@ -9,7 +9,7 @@ corpus has the name of its folder, all labelled pairs of --corpus, and a train s
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, choos
 
 if TYPE_CHECKING:
     from cosent.data.corpus import Corpus
-    from cosent.data.manifest import Manifest
     from cosent.search.mining import Pairs, Pool
 
 
@@ -61,25 +60,26 @@ def main(args: MineArguments) -> None:
         corpus = load_corpus(args.corpus, args.data_dir)
         check_labels(args, corpus)
         pool = read_pool(corpus, read_texts(args.text or [], args.options))
-        manifest = manifest_of(args, corpus)
+        sources = " and ".join([f"{corpus.manifest.name} train", *(args.text or [])])
+        changes = {"name": output.name, "splits": {}, "source": f"pairs made by `cosent mine` of {sources}"}
+        manifest = replace(corpus.manifest, **changes, warnings=[], prompt="")
         neighbours, facts = find_neighbours(args, corpus, pool)
         pairs = {"own": (pool.first, pool.second), "neighbours": neighbours}
         pairs["random"] = random_pairs(pool, args.random, neighbours, np.random.default_rng(args.seed))
         first, second = (np.concatenate([pair[side] for pair in pairs.values()]) for side in (0, 1))
         labels = np.r_[pool.labels, np.full(len(first) - len(pool.labels), manifest.label_min, np.float32)]
         if args.teacher is not None:
-            taught = labels_by(args.teacher, pool.texts, first, second, choose_device(args.device))
-            labels, manifest.label_min, manifest.label_max = taught.labels, taught.low, taught.high
-            manifest.label_kind, facts["teacher"] = "graded", taught.facts
+            taught = labels_by(args.teacher, pool.texts, (first, second), choose_device(args.device))
+            labels, (manifest.label_min, manifest.label_max), facts["teacher"] = taught
+            manifest.label_kind = "graded"
             terms = (manifest.terms, *terms_of([args.teacher]).values())
             manifest.terms = " and ".join(dict.fromkeys(filter(None, terms)))
         if not can_rank(labels):
             raise InputError(f"All pairs have the label {labels[0]:g}. Raise --range_max or --random.")
         counts = {kind: len(side) for kind, (side, _) in pairs.items()}
-        left_out = dict(+pool.left_out)
-        manifest.splits["train"] = {"left_out": left_out, "mined": facts | {"pairs": counts}}
+        manifest.splits["train"] = {"mined": facts | {"pairs": counts}}
         write_corpus(output, manifest, pool.texts, (first, second), labels)
-        result = {"output": args.output, "train": len(labels), "pairs": counts, "left_out": left_out}
+        result = {"output": args.output, "train": len(labels), "pairs": counts}
         print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
 
 
@@ -96,23 +96,6 @@ def check_labels(args: MineArguments, corpus: "Corpus") -> None:
             f"{corpus.folder} train has no similar pair, which {needs} needs. Take another corpus, or "
             "--teacher without --margin."
         )
-
-
-def manifest_of(args: MineArguments, corpus: "Corpus") -> "Manifest":
-    """The manifest of the corpus to write, with the labels of the mined one."""
-    from cosent.data.manifest import Manifest
-
-    source = corpus.manifest
-    return Manifest(
-        name=Path(args.output).name,
-        label_kind=source.label_kind,
-        label_min=source.label_min,
-        label_max=source.label_max,
-        max_length=source.max_length,
-        splits={},
-        source=f"pairs made by `cosent mine` of {' and '.join([f'{source.name} train', *(args.text or [])])}",
-        terms=source.terms,
-    )
 
 
 def find_neighbours(args: MineArguments, corpus: "Corpus", pool: "Pool") -> tuple["Pairs", dict]:

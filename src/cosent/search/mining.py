@@ -4,7 +4,6 @@ Hard negatives are the neighbours that `mine_hard_negatives` of sentence-transfo
 pool, without pairs that are labelled already.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,6 @@ class Pool:
     first: np.ndarray  # int64 (labelled pairs,), places of the two different sentences of each pair, once
     second: np.ndarray
     labels: np.ndarray  # float32 (labelled pairs,)
-    left_out: Counter  # reason -> number of sentences or labelled pairs
 
     def keys(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """A number for each unordered pair; shape of `first`."""
@@ -78,15 +76,9 @@ def read_pool(corpus: Corpus, lines: Iterable[str]) -> Pool:
     numbers: dict[str, int] = {}
     forms = np.array([numbers.setdefault(form_of(text), len(numbers)) for text in texts])
     first, second = (np.array([place[text] for text in column], np.int64) for column in pairs)
-    different = first != second
     _, once = np.unique(np.minimum(first, second) * len(texts) + np.maximum(first, second), return_index=True)
-    once = np.sort(once[different[once]])
-    left_out = {
-        "sentence of a held-out split": len(every) - size,
-        "labelled pair of one sentence": int((~different).sum()),
-        "labelled pair repeated": int(different.sum()) - len(once),
-    }
-    return Pool(texts, size, forms, first[once], second[once], corpus.labels("train")[once], Counter(left_out))
+    once = np.sort(once[first[once] != second[once]])
+    return Pool(texts, size, forms, first[once], second[once], corpus.labels("train")[once])
 
 
 def form_of(text: str) -> str:
@@ -116,17 +108,13 @@ def neighbour_pairs(
         queries = np.arange(start, min(start + QUERIES, pool.size))
         rows, scores = nearest(vectors[queries], vectors, k, queries)
         remaining = rows >= 0  # (queries, k)
-        labelled = pool.is_labelled(np.broadcast_to(queries[:, None], rows.shape), rows)
-        within = np.zeros_like(labelled) if limits is None else scores > limits[queries, None]
-        reasons = {"neighbour that is labelled or the same sentence": labelled, "neighbour within the margin": within}
-        for reason, excluded in reasons.items():
-            pool.left_out[reason] += int((remaining & excluded).sum())
-            remaining &= ~excluded
+        remaining &= ~pool.is_labelled(np.broadcast_to(queries[:, None], rows.shape), rows)
+        if limits is not None:
+            remaining &= scores <= limits[queries, None]
         query, column = (remaining & (remaining.cumsum(axis=1) == ranks[0] + 1)).nonzero()
         parts.append((queries[query], rows[query, column]))
     first, second = (np.concatenate(side) for side in zip(*parts, strict=True))
     once = np.sort(np.unique(pool.keys(first, second), return_index=True)[1])
-    pool.left_out["neighbour found from both sentences"] += len(first) - len(once)
     return first[once], second[once]
 
 
@@ -167,26 +155,19 @@ def random_pairs(pool: Pool, count: int, taken: Pairs, rng: np.random.Generator)
     return first[:count], second[:count]
 
 
-@dataclass(frozen=True)
-class TeacherLabels:
-    """Scores of pairs by a teacher, as their labels: cosines, or logits of a cross-encoder."""
+def labels_by(path: str, texts: list[str], pairs: Pairs, device: str) -> tuple[np.ndarray, tuple[float, float], dict]:
+    """Scores of pairs by a teacher, float32 `(pairs,)`, from the cache if it has read them before; their bounds; facts.
 
-    labels: np.ndarray  # float32 (pairs,)
-    low: float  # bounds of the labels
-    high: float
-    facts: dict[str, str]  # name, hash and kind of score, for the manifest
-
-
-def labels_by(path: str, texts: list[str], first: np.ndarray, second: np.ndarray, device: str) -> TeacherLabels:
-    """Labels of pairs by a teacher of either tower, from the cache if it has read them before."""
+    Cosines, or logits of a cross-encoder. Facts for the manifest: name, hash and kind of score.
+    """
     model = load_model(path).to(device)
     facts = {"model": path, "sha256": fingerprint(model)}
     if isinstance(model, SentenceEncoder):
-        scores = cosines(sentence_vectors(model, texts), first, second).clip(-1, 1)
-        return TeacherLabels(scores, -1.0, 1.0, facts | {"labels": "cosine"})
-    sides = [[texts[place] for place in side] for side in (first, second)]
-    scores = np.array(pair_scores(model, sides[0], sides[1]))
-    return TeacherLabels(scores, float(scores.min()), float(scores.max()), facts | {"labels": "logit"})
+        scores = cosines(sentence_vectors(model, texts), *pairs).clip(-1, 1)
+        return scores, (-1.0, 1.0), facts | {"labels": "cosine"}
+    first, second = ([texts[place] for place in side] for side in pairs)
+    scores = np.array(pair_scores(model, first, second))
+    return scores, (float(scores.min()), float(scores.max())), facts | {"labels": "logit"}
 
 
 def write_corpus(folder: Path, manifest: Manifest, texts: list[str], pairs: Pairs, labels: np.ndarray) -> None:
