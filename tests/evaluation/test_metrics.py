@@ -212,19 +212,14 @@ SCORES, LABELS = np.array([0.9, 0.8, 0.3, 0.1]), np.array([1.0, 1.0, 0.0, 0.0])
 
 
 def test_a_split_is_scored_with_what_validation_decided():
-    """Fails if a threshold is chosen on the scored pairs, or probabilities are reported without a map or its tower."""
+    """Fails if a threshold is chosen on the scored pairs, or probabilities are reported without a map."""
     rule = DecisionRule.of("faq", SCORES, LABELS)
     assert rule.threshold == pytest.approx(0.55) and rule.calibration.pairs == 4
     other = np.array([0.9, 0.5, 0.3, 0.1])  # a threshold of its own would be right on every pair
     metrics = evaluate_scores(other, LABELS, rule.threshold, rule.calibration)
-    assert metrics["accuracy"] == 0.75 and "brier" not in metrics
-    calibrated = evaluate_scores(other, LABELS, rule.threshold, rule.calibration, "bi_encoder")
-    squares = [(0.9 - 1) ** 2, (0.5 - 1) ** 2, 0.3**2, 0.1**2]
-    assert calibrated["uncalibrated_brier"] == pytest.approx(sum(squares) / 4)
-    expected = rule.calibration.probabilities(other) - LABELS
-    assert calibrated["brier"] == pytest.approx(np.square(expected).mean())
-    without = evaluate_scores(other, LABELS, tower="bi_encoder")
-    assert without.keys() & {"accuracy", "brier"} == set() and "uncalibrated_brier" in without
+    errors = rule.calibration.probabilities(other) - LABELS
+    assert metrics["accuracy"] == 0.75 and metrics["brier"] == pytest.approx(np.square(errors).mean())
+    assert evaluate_scores(other, LABELS).keys() & {"accuracy", "brier"} == set()
 
 
 def test_validation_of_one_label_has_no_probabilities():

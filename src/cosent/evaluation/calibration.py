@@ -91,26 +91,6 @@ def at_base_rate(probabilities: np.ndarray, fitted: float, expected: float) -> n
     return similar / (similar + (1 - probabilities) * (1 - expected) / (1 - fitted))
 
 
-def uncalibrated(scores: Numbers, tower: str) -> np.ndarray:
-    """Fallback probability without calibration: the cosine of a bi-encoder, cut to 0..1; else the sigmoid.
-
-    The sigmoid of a cross-encoder's score is what serving tools return for one logit, and the softmax of two.
-    """
-    scores = np.asarray(scores, dtype=np.float64)
-    return np.clip(scores, 0, 1) if tower == "bi_encoder" else sigmoid(scores)
-
-
-def calibration_metrics(
-    calibration: Calibration | None, scores: np.ndarray, labels: np.ndarray, tower: str
-) -> dict[str, float]:
-    """`probability_metrics` of scores as they are, named `uncalibrated_...`, and of their probabilities by the map."""
-    raw = probability_metrics(uncalibrated(scores, tower), labels)
-    metrics = {f"uncalibrated_{name}": value for name, value in raw.items()}
-    if calibration is None:
-        return metrics
-    return metrics | probability_metrics(calibration.probabilities(scores), labels)
-
-
 def fit_calibration(scores: np.ndarray, labels: np.ndarray) -> Calibration:
     """The map of the method with the lower cross-validated log loss; Platt's on a tie, or with few pairs of a label.
 

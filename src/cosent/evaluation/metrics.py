@@ -11,7 +11,7 @@ import evaluate
 import numpy as np
 from scipy import stats
 
-from cosent.evaluation.calibration import Calibration, calibration_metrics
+from cosent.evaluation.calibration import Calibration, probability_metrics
 from cosent.evaluation.significance import spearman
 
 FEWEST = 10  # pairs besides those of the most frequent label; a split with fewer is tiny
@@ -57,18 +57,13 @@ class SimilarityMetrics(evaluate.Metric):
 
 
 def evaluate_scores(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    threshold: float | None = None,
-    calibration: Calibration | None = None,
-    tower: str | None = None,
+    scores: np.ndarray, labels: np.ndarray, threshold: float | None = None, calibration: Calibration | None = None
 ) -> dict[str, float]:
-    """`SimilarityMetrics` of scores `(pairs,)` at the threshold of a decision rule.
-
-    With a `tower`, for labels of 0 and 1, `calibration_metrics` too.
-    """
+    """`SimilarityMetrics` of scores `(pairs,)`, and `probability_metrics` of their probabilities by a map."""
     metrics = SimilarityMetrics().compute(predictions=scores, references=labels, threshold=threshold)
-    return metrics if tower is None else metrics | calibration_metrics(calibration, scores, labels, tower)
+    if calibration is None:
+        return metrics
+    return metrics | probability_metrics(calibration.probabilities(scores), labels)
 
 
 def correlations(scores, labels) -> dict[str, float]:

@@ -52,7 +52,6 @@ Gaps = dict[str, tuple[float, float, float] | None]  # by metric: difference and
 
 OF_PAIRS = ("label_column", "label_values", "text_columns")
 SPLIT = "test"  # of a labelled file
-PROBABILITY_METRICS = ("brier", "log_loss", "calibration_error")
 INTERVAL_HEAD = f"{'':20}              95%"
 FEATURES = {"sentence1": "string", "sentence2": "string", "label": "float32"}
 
@@ -193,8 +192,8 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
     model = open_model(args)
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
     warn_of_other_prompts(args.model, model.prompts, *prompts)
-    task, embeds, rows = None, isinstance(model, SentenceEncoder), corpus.split(args.split)
-    if retrieval_args.retrieval and embeds:
+    task, rows = None, corpus.split(args.split)
+    if retrieval_args.retrieval and isinstance(model, SentenceEncoder):
         where = f"{corpus.folder} {args.split}"
         task = retrieval_task(rows, corpus.manifest, where)
     if task is None:
@@ -208,8 +207,7 @@ def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: Retri
     labels = corpus.labels(args.split)
     rule, source = rule_and_source(args.model, corpus.manifest, prompts)
     threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
-    tower = ("bi_encoder" if embeds else "cross_encoder") if corpus.manifest.label_kind == "binary" else None
-    metrics = evaluate_scores(scores, labels, threshold, calibration, tower)
+    metrics = evaluate_scores(scores, labels, threshold, calibration)
     if can_rank(labels):
         metrics["spearman_at_most"] = spearman_at_most(labels, scores)
     result = {"model": args.model, "int8": args.int8, "prompts": prompts, "corpus": corpus.manifest.name}
@@ -280,23 +278,16 @@ def rule_and_source(model: str, manifest: Manifest, prompts: tuple[str, str]) ->
 
 
 def metrics_table(model: str, result: dict, metrics: dict) -> list[str]:
-    """Lines of the metrics, and of the errors of the probabilities."""
-    errors = [name for name in PROBABILITY_METRICS if f"uncalibrated_{name}" in metrics]
-    plain = {name: value for name, value in metrics.items() if name.removeprefix("uncalibrated_") not in errors}
+    """Lines of the metrics."""
     rows = result.get("file") or f"{result['corpus']} {result['split']}"
     head = f"{model} on {rows} ({result['pairs']} pairs)"
     if result["threshold"] is not None:
         head += f", threshold {result['threshold']:.4f} from {result['threshold_from']}"
-    most = plain.pop("spearman_at_most", 1.0)
-    lines = [head, *(f"  {name:<18}{value:8.4f}" for name, value in plain.items())]
+    most = metrics.get("spearman_at_most", 1.0)
+    lines = [f"  {name:<18}{value:8.4f}" for name, value in metrics.items() if name != "spearman_at_most"]
     if most < 1:
-        lines[1] += f" of at most {most:.4f}, as labels are tied"
-    if errors:
-        lines += ["", f"as probabilities ({result['calibration'] or 'no map'})", f"{'':20}   as is  calibrated"]
-    for name in errors:
-        line = f"  {name:<18}{metrics[f'uncalibrated_{name}']:8.4f}"
-        lines.append(line + (f"{metrics[name]:12.4f}" if name in metrics else ""))
-    return lines
+        lines[0] += f" of at most {most:.4f}, as labels are tied"
+    return [head, *lines]
 
 
 def interval_line(name: str, value: float, low: float, high: float, sign: str = "") -> str:

@@ -24,7 +24,6 @@ from cosent.record import (
     save_scores,
 )
 from cosent.training.corpora import RunCorpora
-from cosent.training.encoder import tower_of
 from cosent.training.global_batch import GlobalBatchTrainer, pair_metrics
 from cosent.training.pairs import EvaluationSet
 
@@ -89,8 +88,9 @@ def evaluate_splits(
         rule = result.rules.get(name)
         for split, output in outputs.items():
             scores, labels = output.predictions["scores"], output.label_ids
-            tower = tower_of(trainer.encoder) if rule is not None and split == "test" else None
-            metrics, intervals = pair_metrics(output.predictions, labels, rule, tower), {}
+            threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
+            calibration = calibration if split == "test" else None
+            metrics, intervals = pair_metrics(output.predictions, labels, threshold, calibration), {}
             result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
             if final and can_rank(labels):
                 metrics["spearman_at_most"] = spearman_at_most(labels, scores)

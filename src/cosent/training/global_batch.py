@@ -20,10 +20,10 @@ from cosent.data.labels import Labels
 from cosent.data.pairs import PairDataset, Prefixes
 from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
+from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.metrics import evaluate_scores
 from cosent.evaluation.retrieval import METRICS, retrieval_metrics
 from cosent.evaluation.similarity import unit
-from cosent.models.decision import DecisionRule
 from cosent.models.lora import Adapter
 from cosent.models.prompts import Prompts
 from cosent.models.text_model import TextModel
@@ -48,12 +48,11 @@ Pairs = PairDataset | ConcatDataset
 def pair_metrics(
     predictions: dict[str, np.ndarray],
     labels: np.ndarray,
-    rule: DecisionRule | None = None,
-    tower: str | None = None,
+    threshold: float | None = None,
+    calibration: Calibration | None = None,
 ) -> dict[str, float]:
     """`evaluate_scores` and, for a student that generates, the perplexity of synonyms given each other."""
-    threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
-    metrics = evaluate_scores(predictions["scores"], labels, threshold, calibration, tower)
+    metrics = evaluate_scores(predictions["scores"], labels, threshold, calibration)
     if (tokens := np.sum(predictions.get("target_tokens", 0))) > 0:  # [SEP] included; both directions count
         metrics["perplexity"] = float(np.exp(np.sum(predictions["target_losses"], dtype=np.float64) / tokens))
     return metrics
