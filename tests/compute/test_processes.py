@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from cosent.compute.processes import PARENT_VARIABLE, end_tree, peak_memory_mib
+from cosent.compute.processes import PARENT_VARIABLE, end_tree, peak_memory_mib, run_logged
 from cosent.compute.state import evaluating
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
@@ -42,6 +42,17 @@ def end(processes: list[psutil.Process]) -> None:
 
 def alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_the_reason_of_a_failure(tmp_path):
+    """Fails if the table of a study does not say why a run failed, or a finished run is called a failure."""
+    for code, reason in (
+        ("import sys; print('error: --features u', file=sys.stderr); sys.exit(2)", "--features u (all"),
+        ("raise ValueError('no')", "ValueError: no (all"),
+        ("import sys; sys.exit(3)", "exit status 3 (all"),
+    ):
+        assert run_logged([sys.executable, "-c", code], tmp_path / "logs/log.txt", 1).startswith(reason)
+    assert run_logged([sys.executable, "-c", ""], tmp_path / "log.txt", 1) == ""
 
 
 def test_a_child_ends_with_the_process_that_it_follows():

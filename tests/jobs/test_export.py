@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +32,9 @@ OTHERS = ["如何还款", "今天天气很好", "好", "三星 S8"]
 def export(tmp_path, job):
     """A function that exports a model, and returns its folder."""
 
-    def run(model, *flags):
-        job("cosent.jobs.export", "--model", model, "--output", tmp_path / "exported", *flags)
-        return tmp_path / "exported"
+    def run(model, *flags, output="exported"):
+        job("cosent.jobs.export", "--model", model, "--output", tmp_path / output, *flags)
+        return tmp_path / output
 
     return run
 
@@ -52,6 +53,7 @@ def test_an_export_needs_three_packages(export, bi_run, made_up):
     assert answer["verdict"] == ("similar" if rule.similar([score])[0] else "not similar")
 
 
+@pytest.mark.matrix
 def test_a_cross_encoder(export, cross_run, pairs):
     """Fails if pairs are cut, padded or joined in another way than in training."""
     folder = export(cross_run.folder)
@@ -62,6 +64,7 @@ def test_a_cross_encoder(export, cross_run, pairs):
     assert np.ptp(expected) > 1e-3
 
 
+@pytest.mark.matrix
 def test_shorter_vectors(export, bi_run, tmp_path):
     """Fails if --truncate_dim keeps other numbers than `truncate`, or the threshold of the whole vectors."""
     exported = OnnxModel(export(bi_run.folder, "--truncate_dim", "8"))
@@ -73,6 +76,7 @@ def test_shorter_vectors(export, bi_run, tmp_path):
     assert exported.rule is None and exported.embedding_dimension == 8
 
 
+@pytest.mark.matrix
 def test_equal_texts_and_texts_without_tokens(export, tmp_path, caplog):
     """Fails if a text without tokens becomes NaN, equal texts no longer tie at 1, or a user is warned of sentences that
     are not theirs."""
@@ -163,13 +167,18 @@ def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkey
     """Fails if int8 is written without a proof, or a failed proof leaves a folder."""
     with pytest.raises(InputError, match="--corpus"):
         export(bi_run.folder, "--int8")
-    monkeypatch.setattr("cosent.jobs.export.LEAST_AGREEMENT", 1.1)
-    with pytest.raises(InputError, match="same_verdicts"):
-        export(bi_run.folder, "--int8", "--corpus", made_up)
-    assert not (tmp_path / "exported").exists()
-    monkeypatch.undo()
     folder = export(bi_run.folder, "--int8", "--corpus", made_up)
     scores = load_model(str(bi_run.folder)).similarity(SENTENCES, OTHERS)
     assert 0 < np.abs(OnnxModel(folder).similarity(SENTENCES, OTHERS) - scores).max() < 0.1
     with pytest.raises(InputError, match="exists"):
         export(bi_run.folder)
+
+    def copied(model, output, *_):
+        shutil.copytree(folder, output, dirs_exist_ok=True)
+        return "onnx/model_quantized.onnx"
+
+    monkeypatch.setattr("cosent.models.onnx.write_onnx", copied)
+    monkeypatch.setattr("cosent.jobs.export.LEAST_AGREEMENT", 1.1)
+    with pytest.raises(InputError, match="same_verdicts"):
+        export(bi_run.folder, "--int8", "--corpus", made_up, output="refused")
+    assert not (tmp_path / "refused").exists()
