@@ -18,11 +18,10 @@ UNITS = "个月|小时|分钟|公里|公斤|厘米|毫米|毫升|周岁|[天日�
 CODE = re.compile(rf"(?:第(?=\d))?[a-z0-9]+(?:[.\-_/:][a-z0-9]+)*(?:(?<=\d)(?:{UNITS}))?")
 # What may be left out of one: 1,000 is 1000, iphone 13 iphone13, and wi-fi wifi.
 OPTIONAL = re.compile(r"(?<=\d),(?=\d{3}(?!\d))|(?<=[a-z])-(?=[a-z])|(?<=[a-z])[\s-]+(?=\d)|(?<=\d)[\s-]+(?=[a-z])")
-FIGURES, POWERS = "零一二三四五六七八九", {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8}
-POWER, NUMERALS = f"[{''.join(POWERS)}]", f"[{FIGURES}〇两{''.join(POWERS)}]+"
-NUMERAL = re.compile(
-    rf"(?:\d+(?:\.\d+)?{POWER}+)+|[一二两三四五六七八九]{POWER}(?:{NUMERALS})?|{NUMERALS}(?={UNITS})|(?<=第){NUMERALS}"
-)
+# Numerals such as 一千, 3万 and 第二, and a letter or digit for each of their characters, which `CODE` finds.
+POWER, NUMERALS = "[十百千万亿]", "[零一二三四五六七八九〇两十百千万亿]+"
+NUMERAL = re.compile(rf"\d{POWER}|[一二两三四五六七八九]{POWER}(?:{NUMERALS})?|{NUMERALS}(?={UNITS})|(?<=第){NUMERALS}")
+IN_LATIN = str.maketrans("零〇一二两三四五六七八九十百千万亿", "001223456789sbqwy")
 # 一 in these words counts nothing.
 NO_NUMBER = re.compile("一(?=次性|块儿|时|点[也都儿])|(?<=有)一(?=点)")
 # Questions that end in a negation, and those of the form A-not-A. 还没还 is no such form: 还 means "yet" there.
@@ -37,28 +36,16 @@ NO_NEGATION = re.compile(
 NEGATION = re.compile("[不没无未非别勿莫]")
 
 
-def in_digits(numeral: str) -> str:
-    """A number that is written in Chinese, or in part: 一千 is 1000, 3.5万 35000, 二零二四 2024."""
-    total, below, digits = 0.0, 0.0, ""  # below the next 万 or 亿
-    for character in numeral.replace("〇", "零").replace("两", "二"):
-        power = POWERS.get(character, 0)
-        if not power:
-            digits += str(FIGURES.index(character)) if character in FIGURES else character
-        elif power <= 1000:
-            below, digits = below + float(digits or 1) * power, ""
-        else:
-            total, below, digits = total + (below + float(digits or not below)) * power, 0.0, ""
-    return f"{total + below + float(digits or 0):.15g}" if POWERS.keys() & set(numeral) else digits
-
-
 @lru_cache(maxsize=65536)  # a sentence is in many pairs
 def facts(sentence: str) -> tuple[tuple[str, ...], bool]:
     """Numbers and codes of a sentence in order of the alphabet, and whether it is negated.
 
-    Their writing does not matter: `Ｖ２` is `v2`, 一千 is `1,000`. A double negation is none.
+    Their writing does not matter: `Ｖ２` is `v2`, 第二天 is 第2天. A double negation is none.
     """
     text = unicodedata.normalize("NFKC", sentence.replace("，", " ")).lower()  # no comma of 1,000
-    codes = CODE.findall(NUMERAL.sub(lambda numeral: in_digits(numeral[0]), OPTIONAL.sub("", NO_NUMBER.sub("", text))))
+    codes = CODE.findall(
+        NUMERAL.sub(lambda numeral: numeral[0].translate(IN_LATIN), OPTIONAL.sub("", NO_NUMBER.sub("", text)))
+    )
     negations = NEGATION.findall(NO_NEGATION.sub("", QUESTION.sub("", text)))
     return tuple(sorted(codes)), len(negations) % 2 == 1
 
