@@ -43,9 +43,8 @@ def facts(sentence: str) -> tuple[tuple[str, ...], bool]:
     Their writing does not matter: `Ｖ２` is `v2`, 第二天 is 第2天. A double negation is none.
     """
     text = unicodedata.normalize("NFKC", sentence.replace("，", " ")).lower()  # no comma of 1,000
-    codes = CODE.findall(
-        NUMERAL.sub(lambda numeral: numeral[0].translate(IN_LATIN), OPTIONAL.sub("", NO_NUMBER.sub("", text)))
-    )
+    counted = OPTIONAL.sub("", NO_NUMBER.sub("", text))
+    codes = CODE.findall(NUMERAL.sub(lambda numeral: numeral[0].translate(IN_LATIN), counted))
     negations = NEGATION.findall(NO_NEGATION.sub("", QUESTION.sub("", text)))
     return tuple(sorted(codes)), len(negations) % 2 == 1
 
