@@ -63,22 +63,6 @@ def test_equal_scores_count_by_their_expectation(copies, monkeypatch):
         assert metrics[name][0] == pytest.approx(np.mean([values[name] for values in every]), rel=1e-12), name
 
 
-def test_values_without_ties_are_those_of_one_order():
-    """Fails if the arithmetic of ties changes a bit of a value where no scores are equal."""
-    rng, relevance = np.random.default_rng(0), random_task(30, 200, 1)
-    ranks = np.stack([rng.permutation(np.arange(1, 201)) for _ in range(30)])  # of each document, by query
-    above = np.concatenate([ranks[q, relevance.items[slice(*relevance.starts[q : q + 2])]] - 1 for q in range(30)])
-    metrics = tied_metrics(above, np.ones_like(above), relevance, 100)
-    hits = np.zeros((30, 100))
-    inside = above < 100
-    hits[np.repeat(np.arange(30), relevance.counts)[inside], above[inside]] = 1.0
-    places = np.arange(1, 101)
-    assert metrics["recall_at_5"].tolist() == (hits[:, :5].sum(axis=1) / relevance.counts).tolist()
-    assert metrics["mrr_at_10"].tolist() == (hits / places)[:, :10].max(axis=1).tolist()
-    precision = hits.cumsum(axis=1) / places
-    assert metrics["map"].tolist() == ((hits * precision).sum(axis=1) / np.minimum(relevance.counts, 100)).tolist()
-
-
 @pytest.mark.parametrize("offset", [0, 45])
 def test_a_dead_model_is_at_the_level_of_chance(offset):
     """Fails if a model with one vector for all texts finds all that stands first in a file."""

@@ -179,17 +179,11 @@ class Study:
         return [f"{run[0]} on {run[1]}, seed {run[2]}" for run in runs if run not in finished]
 
     @cached_property
-    def crosses(self) -> bool:
-        """Whether a method was tested on the same corpus after training on different ones in different runs."""
-        places = {(result.method, corpus, result.corpus) for result in self.results for corpus in result.tested_on}
-        return len({(method, corpus) for method, corpus, _ in places}) < len(places)
-
-    @cached_property
     def rows(self) -> dict[str, list[Result]]:
-        """Results by row of a table: a method, if needed with its training corpus."""
-        if self.crosses:
-            return grouped(self.results, lambda run: f"{run.method}, trained on {run.corpus}")
-        return grouped(self.results, lambda run: run.method)
+        """Results by row of a table: a method, with its training corpus if several trainings were tested on one."""
+        places = {(result.method, corpus, result.corpus) for result in self.results for corpus in result.tested_on}
+        crosses = len({(method, corpus) for method, corpus, _ in places}) < len(places)
+        return grouped(self.results, lambda run: f"{run.method}, trained on {run.corpus}" if crosses else run.method)
 
     @cached_property
     def corpora(self) -> list[str]:
