@@ -2,8 +2,8 @@
 
 cosent verify runs/faq       compares every file with whole.json, and loads the model
 
-Weights have to be as they were saved. An edited card, setting or tokenizer is told, and is no fault.
-Folders of other makers, which have no whole.json, hold what their modules.json and config.json name.
+Weights must be as they were saved; an edited card, setting or tokenizer file is reported and is no damage. A folder of
+other software, without whole.json, must hold what its modules.json and config.json name.
 """
 
 from dataclasses import dataclass
