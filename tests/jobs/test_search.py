@@ -74,7 +74,7 @@ def test_a_session_of_queries(search, tmp_path, monkeypatch):
 
 def test_reranking(search, encoder, tiny_cross, monkeypatch):
     """Fails if --rerank keeps the order of the cosines, reads other sentences, or drops a better one for --top."""
-    monkeypatch.setattr(Index.search, "__defaults__", (10, None, None, 5))
+    monkeypatch.setattr("cosent.search.index.RERANKED_SENTENCES", 5)
     flags = ("--query", "还款", "--top", "2", "--rerank", tiny_cross)
     answer = json.loads(search(*flags, "--json")[0][0])
     head, _, hit = search(*flags)[0][:3]
@@ -87,13 +87,13 @@ def test_reranking(search, encoder, tiny_cross, monkeypatch):
     assert [hit["row"] for hit in answer["hits"]] == [hits[place]["row"] for place in best]
     assert [hit["rerank"] for hit in answer["hits"]] == pytest.approx(scores[best].tolist(), abs=1e-5)
     index = Index.of(LINES, encoder)
-    hits = index.search(["还款"], top=2, reranker=cross, candidates=5)[0]
+    hits = index.search(["还款"], top=2, reranker=cross)[0]
     assert [hit.row for hit in hits] == [hit["row"] for hit in answer["hits"]]
     assert reranked(cross, ["a"], [[]]) == [[]] and isinstance(hits[0], Hit)
     with torch.no_grad():
         next(cross.model.parameters()).fill_(torch.nan)
     with pytest.raises(InputError, match="nan"):
-        index.search(["还款"], top=2, reranker=cross, candidates=5)
+        index.search(["还款"], top=2, reranker=cross)
 
 
 def test_prompts_of_queries_and_sentences(file, tiny_bi, tmp_path, job, monkeypatch):

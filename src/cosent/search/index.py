@@ -139,13 +139,12 @@ class Index:
         top: int = 10,
         prompt: str | None = None,
         reranker: "TextModel | None" = None,
-        candidates: int = RERANKED_SENTENCES,
         *,
         rule: DecisionRule | None = None,
         min_score: float | None = None,
         min_probability: float | None = None,
     ) -> list[Hit] | list[list[Hit]]:
-        """The sentences that fit each query best, best first; a reranker orders the `candidates` nearest ones.
+        """The sentences that fit each query best, best first; a reranker orders the nearest ones.
 
         Args:
             queries: one query, whose hits are returned, or several, for a list of hits each.
@@ -167,7 +166,7 @@ class Index:
             rule = self.rule
         if min_probability is not None:
             check_reachable(min_probability, rule, self.encoder if reranker is None else reranker)
-        depth = min(top if reranker is None else max(top, candidates), len(self))
+        depth = min(top if reranker is None else max(top, RERANKED_SENTENCES), len(self))
         vectors = self.encoder.encode(texts, normalize_embeddings=True, prompt=self.prompts(prompt)[0])
         hits = [
             [Hit(row, self.sentences[row], cosine, columns=self.columns[row]) for row, cosine in zip(*of, strict=True)]
