@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def main(args: EncodeArguments) -> None:
 
         start, device = time.time(), choose_device(args.device, args.int8)
         encoder = load_bi_encoder(args.model)
-        facts = {"model": args.model, "sha256": fingerprint(encoder)}  # before it gets another type
+        facts: dict[str, Any] = {"model": args.model, "sha256": fingerprint(encoder)}  # before it gets another type
         encoder = encoder.to(device=device, dtype=getattr(torch, args.dtype)).eval()
         encoder = quantized(encoder) if args.int8 else encoder
         prompt = encoder.prefix(encoder.prompts.text(*args.single()))
@@ -66,7 +67,7 @@ def main(args: EncodeArguments) -> None:
         table = open_table(args.text, columns, SENTENCE, "--text_column", "--text", args.options)
         shape = sum(1 for _ in table.texts()), encoder.embedding_dimension  # all texts are checked first
         with tqdm(unit="sentence", total=shape[0], file=sys.stderr) as progress:
-            options = {"normalize": args.normalize, "prefix": prompt, "progress": progress.update}
+            options: dict[str, Any] = {"normalize": args.normalize, "prefix": prompt, "progress": progress.update}
             truncated = write_vectors(Path(args.output), shape, table.texts(), partial(embed, encoder, **options))
         seconds = time.time() - start
         warn_truncated(truncated, shape[0], "sentences", encoder.max_length)

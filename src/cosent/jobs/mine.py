@@ -61,8 +61,8 @@ def main(args: MineArguments) -> None:
         check_labels(args, corpus)
         pool = read_pool(corpus, read_texts(args.text or [], args.options))
         sources = " and ".join([f"{corpus.manifest.name} train", *(args.text or [])])
-        changes = {"name": output.name, "splits": {}, "source": f"pairs made by `cosent mine` of {sources}"}
-        manifest = replace(corpus.manifest, **changes, warnings=[], prompt="")
+        source = f"pairs made by `cosent mine` of {sources}"
+        manifest = replace(corpus.manifest, name=output.name, splits={}, source=source, warnings=[], prompt="")
         neighbours, facts = find_neighbours(args, corpus, pool)
         pairs = {"own": (pool.first, pool.second), "neighbours": neighbours}
         pairs["random"] = random_pairs(pool, args.random, neighbours, np.random.default_rng(args.seed))
