@@ -102,8 +102,8 @@ class Batches:
             results = iter(await asyncio.to_thread(parts[0][0].work.compute, things))
         except Exception as error:
             if len(parts) > 1:
-                for part in parts:
-                    await self.answer([part])
+                for single in parts:
+                    await self.answer([single])
             elif not parts[0][0].future.done():
                 parts[0][0].future.set_exception(error)
             return

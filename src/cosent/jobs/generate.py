@@ -58,7 +58,7 @@ def ranked(
     sources: list[str], samples: list[list[tuple[str, float]]], device, most: int
 ) -> list[list[tuple[str, float]]]:
     """The `most` samples of each source without repeated characters, by falling cosine of `RANKER`, with it."""
-    from cosent.models.auto import load_bi_encoder
+    from cosent.models import load_bi_encoder
 
     ranker = load_bi_encoder(RANKER).to(device).eval()
     ranking = []
