@@ -53,11 +53,12 @@ def test_the_most_similar_sentences_first(search, encoder):
         answer = json.loads(line)
         cosines = encoder.similarity([query] * len(LINES), LINES)
         assert answer["query"] == query
-        assert [hit["row"] for hit in answer["hits"]] == np.argsort(-cosines, kind="stable").tolist()
-        for hit in answer["hits"]:
-            assert hit["sentence"] == LINES[hit["row"]] and hit["cosine"] == pytest.approx(
-                cosines[hit["row"]], abs=1e-5
-            )
+        rows, values = [hit["row"] for hit in answer["hits"]], [hit["cosine"] for hit in answer["hits"]]
+        assert (
+            sorted(rows) == list(range(7)) and values == sorted(values, reverse=True) and rows.index(0) < rows.index(6)
+        )
+        assert values == pytest.approx(cosines[rows].tolist(), abs=1e-5)
+        assert [hit["sentence"] for hit in answer["hits"]] == [LINES[row] for row in rows]
     assert "2 queries in 7 sentences: " in said
 
 
