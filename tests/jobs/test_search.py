@@ -54,9 +54,7 @@ def test_the_most_similar_sentences_first(search, encoder):
         cosines = encoder.similarity([query] * len(LINES), LINES)
         assert answer["query"] == query
         rows, values = [hit["row"] for hit in answer["hits"]], [hit["cosine"] for hit in answer["hits"]]
-        assert (
-            sorted(rows) == list(range(7)) and values == sorted(values, reverse=True) and rows.index(0) < rows.index(6)
-        )
+        assert sorted(rows) == list(range(7)) and values == sorted(values, reverse=True)
         assert values == pytest.approx(cosines[rows].tolist(), abs=1e-5)
         assert [hit["sentence"] for hit in answer["hits"]] == [LINES[row] for row in rows]
     assert "2 queries in 7 sentences: " in said
