@@ -240,11 +240,10 @@ def test_two_corpora_train_one_head(train, make_corpus, pairs):
         train((similar, nli), "--loss", "sbert", output="other")
 
 
-@pytest.mark.parametrize("tower", ["bi_encoder", "cross_encoder"])
-def test_every_held_out_pair_is_scored(train, make_corpus, pairs, tower):
+def test_every_held_out_pair_is_scored(train, make_corpus, pairs):
     """Fails if a flag for training batches leaves pairs out of a metric: 60 and 10 in batches of 24."""
     corpus = make_corpus({"train": pairs, "validation": pairs[:60], "test": pairs[50:60]})
-    flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24", "--tower", tower)
+    flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24")
     scores = read_scores(train(corpus, *flags, "--num_train_epochs", "1") / "scores.npz")["made_up"]
     assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
 

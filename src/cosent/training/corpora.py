@@ -99,9 +99,6 @@ def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dat
     loaded = {name: load_corpus(name, args.data_dir) for name in dict.fromkeys([*names, *eval_names])}
     text = pairs_of_text(args.text) if args.text else None
     corpora = RunCorpora([loaded[name] for name in names], [loaded[name] for name in eval_names], text)
-    for corpus in corpora.training:
-        if "train" not in corpus.splits:
-            raise InputError(f"{corpus.folder} has no train split, only {', '.join(corpus.splits)}. Train on another.")
     for flag, named in (("--corpus", corpora.training), ("--eval_corpora", corpora.selecting)):
         names = [corpus.manifest.name for corpus in named]
         for name, corpus in zip(names, named, strict=True):
@@ -112,7 +109,7 @@ def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dat
                 raise InputError(f"{flag} names a corpus called {TEXT}, as --text is. Prepare it under another --name.")
     seed = seed if args.limit_seed is None else args.limit_seed
     for corpus in corpora.training:
-        corpus.splits["train"] = random_subset(corpus.splits["train"], args.limit_train, "--limit_train", seed)
+        corpus.splits["train"] = random_subset(corpus.split("train"), args.limit_train, "--limit_train", seed)
     limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
     for corpus in (*corpora.training, *corpora.selecting):
         corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
