@@ -14,6 +14,7 @@ args = PairTrainingArguments(
     num_train_epochs=2,
     optim="sgd",
     learning_rate=3e-3,
+    max_grad_norm=1000.0,
     use_cpu=True,
     disable_tqdm=True,
     report_to="none",
