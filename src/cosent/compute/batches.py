@@ -32,7 +32,7 @@ def cost(thing: Any) -> int:
 
 @dataclass(eq=False)
 class Request:
-    """A request that waits, of which the first `taken` things are computed or being computed."""
+    """A waiting request; its first `taken` things are computed or being computed."""
 
     work: Work
     things: list

@@ -32,7 +32,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """Rank of this process among those of its machine, from 0."""
+    """Rank of this process on its machine, from 0."""
     return int(os.environ.get("LOCAL_RANK", 0)) if world_size() > 1 else 0
 
 

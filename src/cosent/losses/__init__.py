@@ -50,7 +50,7 @@ class Loss:
             the losses of its parts.
         towers: the models it can train.
         classes: number of logits; 0: 3 for NLI, else `--sbert_classes`.
-        on_logits: hyper-parameters whose default is another one for the score of a cross-encoder.
+        on_logits: other defaults of hyper-parameters, for the score of a cross-encoder.
     """
 
     name: str

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 RATE, LORA_RATE = 5e-5, 2e-4  # 5e-5: the grid of lab/results/public_stsb and public_bq, and the default of transformers
 OUR_RATE, OUR_LORA_RATE = 5e-4, 2e-3
 OUR_TUNED_RATE = 1e-4  # of an encoder of ours that was trained on pairs, as `similar`: at 5e-4 it forgets
-TABLE_RATE = 3e-3  # of a lookup, whose rows are read by few batches each
+TABLE_RATE = 3e-3  # of a lookup: few batches read each of its rows
 
 # `UNSUPPORTED` fields that are set here or by transformers.
 DERIVED = {
@@ -41,8 +41,8 @@ class EncoderArguments:
 
     model_name_or_path: str = option("mini", "A shipped encoder (similar), a folder, or a Hub id.")
     pooling: str | None = option(None, f"{', '.join(CHOICES)}; default: the model's, else mean (students: linear_cls).")
-    max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: that of the corpus.")
-    dropout: float | None = option(None, "Dropout of hidden states and attention; default: that of the model.")
+    max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: the corpus says.")
+    dropout: float | None = option(None, "Dropout of hidden states and attention; default: as in the model.")
     packing: bool = option(True, "Pack several sentences into a row; false pads each to the longest of its batch.")
 
 
@@ -206,7 +206,7 @@ class RunArguments(TrainingArguments):
 class PairTrainingArguments(RunArguments):
     """Evaluation and large batches.
 
-    Other defaults than those of `TrainingArguments` without a flag here: `data_seed` as `seed`,
+    Changed defaults of `TrainingArguments` without a flag here: `data_seed` as `seed`,
     `ddp_find_unused_parameters` and `ddp_broadcast_buffers` false, as all weights get gradients and no buffer changes.
     """
 

@@ -124,7 +124,7 @@ def run_settings(args: TrainingArguments, *job_arguments, data: dict[str, str]) 
 def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict) -> None:
     """Prepares the folder of a run: one that starts there removes an earlier run's record, adapter and checkpoints.
 
-    The settings are compared with those of the checkpoint to resume, and stored in every checkpoint.
+    Compares the settings with the checkpoint to resume, and stores them for all checkpoints.
     """
 
     def prepare() -> None:

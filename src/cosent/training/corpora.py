@@ -67,7 +67,7 @@ class RunCorpora:
 
 
 def defaults_of_run(flags: dict[str, Any], recipe: str, reason: str) -> dict[str, Any]:
-    """The recipe and the output folder of a run whose flags name none; `reason` is what the recipe is for."""
+    """Default recipe and output folder of a run; `reason` says what the recipe is for."""
     names = [Path(corpus).resolve().name for corpus in flags.get("corpus", [])]
     defaults: dict[str, Any] = {"output_dir": f"runs/{'_'.join(names)}"} if names else {}
     if "config" not in flags:

@@ -114,7 +114,7 @@ def evaluate_splits(
 def check_saved(
     folder: str | Path, corpora: RunCorpora, trained: Evaluation, sides: tuple[str, str], exact: bool = True
 ) -> None:
-    """Loads a saved model and compares its scores of the first evaluated pairs with those of the trained model.
+    """Loads a saved model and compares its scores of some pairs with the scores of the trained model.
 
     Raises:
         InputError: they differ by more than rounding, which is larger unless training was `exact` in float32.

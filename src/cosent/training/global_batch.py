@@ -41,7 +41,7 @@ from cosent.training.pairs import (
 
 logger = logging.getLogger(__name__)
 
-CURVES = ("spearman", "pearson", "kendall", "perplexity", *METRICS)  # of which several evaluation sets have a mean
+CURVES = ("spearman", "pearson", "kendall", "perplexity", *METRICS)  # averaged over several evaluation sets
 Pairs = PairDataset | ConcatDataset
 
 
@@ -145,7 +145,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         Args:
             rows: with the columns of the contract, see `check_rows`.
             where: the rows, for messages.
-            meaning: of the labels; default, also where it does not fit: that of the only dataset, else by their values.
+            meaning: of the labels; by default, or if it does not fit, as in the only dataset, else by the values.
         """
         labels = labels_of(rows)
         if meaning is None and len(self.meanings) == 1:

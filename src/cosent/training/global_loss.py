@@ -131,7 +131,7 @@ class GlobalLossTrainer(ResumableTrainer):
 
     def _get_train_sampler(self, train_dataset=None):
         dataset, args = train_dataset or self.train_dataset, self.args
-        if isinstance(dataset, ConcatDataset):  # of several corpora, one of which makes a batch
+        if isinstance(dataset, ConcatDataset):  # of several corpora; a batch comes from one
             if args.train_sampling_strategy == "sequential":
                 raise InputError("--train_sampling_strategy sequential is for one corpus in its own order. Omit it.")
             block = self._train_batch_size * args.world_size * args.gradient_accumulation_steps

@@ -104,7 +104,7 @@ def check_rows(rows: Any, where: str) -> Rows:
 
 
 def by_class_names(rows: Rows, where: str) -> Rows:
-    """Rows whose `ClassLabel` rises with similarity by its names; a warning where they do not say."""
+    """Renumbers a `ClassLabel` by its names, so that it rises with similarity; warns if the names do not say."""
     names = rows.features["label"].names
     if all(name.isdecimal() for name in names):
         order = sorted(names, key=int)

@@ -99,7 +99,7 @@ class ResumableTrainer(Trainer):
         check_strategy(self.accelerator, self.args.mixed_precision)
 
     def _init_training_state(self, max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial):
-        with quiet_transformers():  # it drops a best checkpoint whose folder was moved, with a warning
+        with quiet_transformers():  # it drops the best checkpoint of a moved folder, with a warning
             trained = super()._init_training_state(max_steps, steps_per_epoch, epochs, resume_from_checkpoint, trial)
         self.starts_at_end = self.state.global_step >= max_steps
         if self.state.train_batch_size != self._train_batch_size:

@@ -106,7 +106,7 @@ class StudentCollator(PairCollator):
     of shape `(2 * batch, hidden)` for vectors, `(batch,)` for scores.
 
     Args:
-        generation: whether synonyms are targets; otherwise the batch is that of `PairCollator`.
+        generation: whether synonyms are targets; otherwise batches are as from `PairCollator`.
         corruption: noise on the sources; None for none. That of a pair follows from `seed`, `epoch` and its `row`, so
             that a resumed run repeats it, whatever its workers have read ahead.
         epoch: int64 of shape `()`, in memory that workers share.
@@ -158,7 +158,7 @@ class StudentTrainer(GlobalBatchTrainer):
         teacher: a `SentenceEncoder`, a `CrossEncoder` or the name of one; default: none.
         teacher_prompt: text in front of what the teacher reads; default: its own.
         generation: learn to generate too; default: whether the model can.
-        corruption_share: share of the sources some of whose words are hidden or replaced.
+        corruption_share: share of the sources with hidden or replaced words.
         train_dataset: columns `sentence1`, `sentence2` and `label`, or a dict of several, which are read as one. Pairs
             that are not synonyms (`Labels.similar_from`) are read only with a teacher.
         eval_dataset, labels, prompt, prompt_name, kwargs: as of `PairTrainer`.

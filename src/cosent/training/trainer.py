@@ -47,7 +47,7 @@ class PairTrainer(GlobalBatchTrainer):
         objectives: instead of `loss` and `loss_args`, what `build_objectives` has made of them.
         train_dataset: columns `sentence1`, `sentence2` and `label`; a dict of several is drawn from in turn, one to a
             batch, so that labels of different kinds are never compared.
-        eval_dataset: the same, for the best epoch, which of several has the best mean; default: none, the last epoch.
+        eval_dataset: the same, to select the best epoch, of several by their mean; default: none, the last epoch.
         labels: kind and range of the labels, `Labels(name, "graded", 0, 5)`, by dataset if there are several; default:
             binary if all are 0 or 1, else graded from the least to the greatest.
         corpus_weights: share of the batches of each dataset, a list or a dict; default: equal shares.

@@ -57,7 +57,7 @@ Floors = dict[str, dict[str, Floor]]  # by corpus and split
 def floors_of(corpora: Iterable[Corpus], recipe: dict[str, Any], device: torch.device) -> Floors:
     """The floors of all held-out splits, by corpus and split, on the main process; all processes must call it.
 
-    Without `similar` for a run that starts from it, whose metrics before training they are; with the teacher of a run.
+    Includes the teacher of a run. A run that starts from `similar` has its scores before training instead.
     """
     models: dict[str, tuple[SentenceEncoder | CrossEncoder, list[str] | None]] = {}
     if recipe["model_name_or_path"] != SIMILAR:
