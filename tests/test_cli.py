@@ -163,16 +163,16 @@ for job in {*cli.JOBS} - {"train", "distill"}:
     Parser(*cli.arguments_of(import_module(cli.module_of(job)).main)).format_help()
 slow = "torch transformers datasets pandas scipy accelerate peft matplotlib jinja2"
 print(*sorted({*slow.split()} & set(sys.modules)))
-cosent.load_model
+cosent.SentenceEncoder, cosent.CrossEncoder
 heavy = ("datasets", "peft", "pandas", "transformers.trainer", "cosent.training", "accelerate")
-print([name for name in heavy if name in sys.modules], cosent.load_model.__name__)
+print([name for name in heavy if name in sys.modules], cosent.SentenceEncoder.__name__)
 """
 
 
 def test_help_and_the_package_load_nothing_heavy():
     """Fails if `cosent --help` or `import cosent` take seconds, or whoever only encodes waits for what trains."""
     result = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
-    assert result.stdout == "\n[] load_model\n"
+    assert result.stdout == "\n[] SentenceEncoder\n"
 
 
 def test_the_public_names():
