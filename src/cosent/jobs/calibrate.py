@@ -1,7 +1,6 @@
-"""Calibrate a model on labelled pairs: threshold, probabilities, threshold for duplicates, rule for answers.
+"""Calibrate a model on labelled pairs: a copy of it with threshold, probabilities and threshold for duplicates.
 
-cosent calibrate --model runs/faq --corpus faq                     into the model's folder
-cosent calibrate --model BAAI/bge-small-zh-v1.5 --corpus faq --output runs/bge_faq        a copy of the model with it
+cosent calibrate --model BAAI/bge-small-zh-v1.5 --corpus faq --output runs/bge_faq
 
 Training does the same for its own corpora. The rules are in decision.json of the folder, which similarity, search,
 dedup, serve and export read. They come from the validation split, whose labels must be 0 and 1. Several corpora
@@ -11,29 +10,28 @@ also get a rule for all of them together.
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-from cosent.atomic import complete_folder, held_signals, locked
+from cosent.atomic import complete_folder, locked
 from cosent.data.manifest import DataFolder
-from cosent.encoders import SHIPPED, resolve
+from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.flags import REQUIRED, option
-from cosent.jobs.arguments import ModelSource, open_model
+from cosent.jobs.arguments import ModelSource, OutputFolder, open_model
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
 from cosent.seal import model_files, seal
 
 
 @dataclass(kw_only=True)
-class CalibrateArguments(DataFolder, PromptArguments, ModelSource):
+class CalibrateArguments(OutputFolder, DataFolder, PromptArguments, ModelSource):
     """Corpora and output."""
 
     corpus: list[str] = option(REQUIRED, "Prepared corpora with labels 0 and 1: names under --data_dir, or folders.")
-    output: str | None = option(None, "Folder to write: the model with its rules; default: the folder of the model.")
 
 
 def main(args: CalibrateArguments) -> None:
-    folder = checked_folder(args)  # before imports that take seconds
-    with locked(folder):
+    resolve(args.model)  # before imports that take seconds
+    with locked(args.output):
+        output = args.new_folder()
         from cosent.data.corpus import load_corpus
         from cosent.models.decision import write_rules
         from cosent.record import read_record
@@ -47,34 +45,17 @@ def main(args: CalibrateArguments) -> None:
         prompts = model.prompts.sides(args.prompt, args.prompt_name)
         warn_of_other_prompts(args.model, model.prompts, *prompts)
         rules = fit_rules(model, corpora, prompts)
-        if args.output is None:
-            with writing(folder), held_signals():  # between the two, the folder is refused
-                write_rules(folder, rules)
-                seal(folder, model_files(folder))
-        else:
-            with writing(folder), complete_folder(folder) as partial:
-                model.save_pretrained(partial)
-                write_rules(partial, rules)
-                if (record := read_record(args.model)) is None:
-                    seal(partial, model_files(partial))
-                else:  # of the same weights, with their terms
-                    write_card(partial, record, folder.name)
-                    record.save(partial)
+        with writing(output), complete_folder(output) as partial:
+            model.save_pretrained(partial)
+            write_rules(partial, rules)
+            if (record := read_record(args.model)) is None:
+                seal(partial, model_files(partial))
+            else:  # of the same weights, with their terms
+                write_card(partial, record, output.name)
+                record.save(partial)
         for name, rule in rules.items():
             print(rule_line(name, rule, model.highest_score), file=sys.stderr)
-        print(json.dumps({"output": str(folder), "corpora": list(rules)}, ensure_ascii=False))
-
-
-def checked_folder(args: CalibrateArguments) -> Path:
-    """The folder that gets the rules."""
-    if args.output is not None:
-        if Path(args.output).exists():
-            raise InputError(f"--output {args.output} exists. Name another folder, or remove it.")
-        return Path(args.output)
-    folder = Path(resolve(args.model))
-    if not folder.is_dir() or (args.model in SHIPPED and not Path(args.model).exists()):
-        raise InputError(f"{args.model} is part of the package or of the Hub. Write a copy with the rules to --output.")
-    return folder
+        print(json.dumps({"output": args.output, "corpora": list(rules)}, ensure_ascii=False))
 
 
 def fit_rules(model, corpora: list, prompts: tuple[str, str]) -> dict:

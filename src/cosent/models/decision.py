@@ -130,7 +130,7 @@ def decision_rules(model: str | Path) -> dict[str, DecisionRule]:
     file = local(model) / DECISION_NAME
     if not file.is_file():
         return {}
-    with reading(file, advice="Run cosent calibrate, which makes it again."):
+    with reading(file, advice="Make it again: cosent calibrate --output NEW."):
         rules = json.loads(file.read_text(encoding="utf-8"))
         for stored in rules.values():
             stored["calibration"] = stored["calibration"] and Calibration(**stored["calibration"])
@@ -153,7 +153,7 @@ def rule_for(model: str, prompts: tuple[str, str], corpus: str | None = None) ->
     if corpus is not None and corpus not in rules:
         raise InputError(
             f"--corpus {corpus}: {model} has a rule for {' '.join(rules) or 'no corpus'}. Name another, or find one: "
-            f"cosent calibrate --model {model} --corpus {corpus}."
+            f"cosent calibrate --model {model} --corpus {corpus} --output NEW."
         )
     rule = rules.get(corpus or (next(iter(rules)) if len(rules) == 1 else JOINT))
     if rule is None and rules:
