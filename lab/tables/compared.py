@@ -42,7 +42,7 @@ LOSSES: dict[str, Rows] = {  # by the study that a page names
         "regression of the cosine": ("sbert_regression", PUBLIC),
         "logistic, threshold fixed at the mean cosine of the first batch": ("logistic_mean", PUBLIC),
         "logistic, threshold and scale learnt": ("logistic_line", PUBLIC),
-        "CoSENT, all pairs, 5 epochs": ("cosent", ("public_all_stsb",)),
+        "CoSENT, 5 epochs": ("cosent", ("public_all_stsb",)),
         "CoSENT, LoRA": ("cosent_lora", ("public_lora",)),
         "cross-encoder, CoSENT": ("cosent", CROSS),
         "cross-encoder, cross entropy": ("ce", CROSS),
