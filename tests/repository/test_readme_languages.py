@@ -59,7 +59,7 @@ def test_both_readmes_say_the_same():
 def test_both_languages_of_a_page_say_the_same(name):
     """Fails if a command, an output or a number of a page is changed in one language only, or a section is missing."""
     one, other = ((ROOT / f"docs/{name}{end}.md").read_text(encoding="utf-8") for end in ("", ".zh-CN"))
-    assert code(one) == code(other) and code(one)
+    assert code(one) == code(other) and (code(one) or name == "faq")
     assert numbers(one) == numbers(other)
     flags, others = (set(re.findall(r"(?<!`)`([^`\n]+)`", text)) for text in (one, other))
     assert flags == others and flags
