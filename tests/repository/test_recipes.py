@@ -107,7 +107,7 @@ def test_recipes_of_published_rows_have_the_settings_of_their_scripts(tmp_path):
         model, _, _, loss, args = parse(words, *TRAIN_ARGUMENTS)
         manifests = [Manifest("lcqmc", "binary", 0.0, 1.0, {}, {})] if loss.loss == "ce" else graded
         objective = build_objective(LOSSES[loss.loss], loss.parameters(), manifests, model.tower)
-        scale = {**LOSSES[loss.loss].hyper_parameters, **objective.loss.keywords}.get("scale")
+        scale = {**LOSSES[loss.loss].hyper_parameters, **objective.function.keywords}.get("scale")
         ours = {"pooling": model.pooling, "segments": model.segment_ids, "scale": scale}
         ours |= {
             "tokens": model.max_length,
