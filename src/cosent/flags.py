@@ -313,6 +313,14 @@ def as_words(settings: dict) -> list[str]:
 class AsWritten(yaml.BaseLoader):
     """YAML whose scalars are text, or None for null: YAML 1.1 itself reads `no` as false, `010` as 8, `1:30` as 90."""
 
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if keys.count(key.value) > 1:  # YAML silently keeps the last
+                message = f"the key {key.value!r} occurs twice"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
+        return super().construct_mapping(node, deep)
+
 
 NULL = "tag:yaml.org,2002:null"
 AsWritten.add_implicit_resolver(NULL, re.compile("^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
