@@ -62,7 +62,7 @@ def main(args: MineArguments) -> None:
         pool = read_pool(corpus, read_texts(args.text or [], args.options))
         sources = " and ".join([f"{corpus.manifest.name} train", *(args.text or [])])
         source = f"pairs made by `cosent mine` of {sources}"
-        manifest = replace(corpus.manifest, name=output.name, splits={}, source=source, warnings=[], prompt="")
+        manifest = replace(corpus.manifest, name=output.name, splits={}, source=source, warnings=[])
         neighbours, facts = find_neighbours(args, corpus, pool)
         pairs = {"own": (pool.first, pool.second), "neighbours": neighbours}
         pairs["random"] = random_pairs(pool, args.random, neighbours, np.random.default_rng(args.seed))

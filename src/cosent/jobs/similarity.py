@@ -34,7 +34,7 @@ ADDED = ("score", "probability", "verdict")  # columns of the output
 class SimilarityArguments(OutputFile, PairsFile, PromptArguments, ModelSource):
     """Sentences to compare."""
 
-    sentences: list[str] | None = option(None, "Sentences, instead of a file.", positional=True)
+    sentences: list[str] | None = option(None, "Sentences.", positional=True)
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
     base_rate: float | None = option(
         None,
