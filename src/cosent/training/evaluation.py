@@ -90,7 +90,8 @@ def evaluate_splits(
             scores, labels = output.predictions["scores"], output.label_ids
             threshold, calibration = (None, None) if rule is None else (rule.threshold, rule.calibration)
             calibration = calibration if split == "test" else None
-            metrics, intervals = pair_metrics(output.predictions, labels, threshold, calibration), {}
+            metrics = pair_metrics(output.predictions, labels, threshold, calibration)
+            intervals: dict[str, tuple[float, float]] = {}
             result.scores.setdefault(name, {})[split] = {"labels": labels, "scores": scores}
             if final and can_rank(labels):
                 metrics["spearman_at_most"] = spearman_at_most(labels, scores)
