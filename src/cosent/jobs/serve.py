@@ -71,7 +71,7 @@ class Service:
     """
 
     name: str
-    model: "TextModel"
+    model: Any  # a `TextModel`, of which embeddings need a `SentenceEncoder`
     reranker: "TextModel"
     rule: "DecisionRule | None" = None
     rerank_rule: "DecisionRule | None" = None
@@ -80,7 +80,6 @@ class Service:
 
     def vectors(self, texts: list[str]) -> list[tuple[np.ndarray, int]]:
         """The unit vector of each text, and how many tokens the model read of it."""
-        assert isinstance(self.model, SentenceEncoder)  # a service of another model has no /v1/embeddings
         vectors = self.model.encode(texts, normalize_embeddings=True).astype("<f4")
         return list(zip(vectors, map(len, self.model.token_ids(texts)), strict=True))
 

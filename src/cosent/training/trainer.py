@@ -62,6 +62,7 @@ class PairTrainer(GlobalBatchTrainer):
     """
 
     targets = ("labels", "groups", "objective")
+    idle_batches: Tensor
 
     def __init__(
         self,
@@ -174,8 +175,7 @@ class PairTrainer(GlobalBatchTrainer):
         self.idle_batches = self.idle_batches + (loss == 0)  # exactly 0: nothing to compare; counting waits for none
 
     def _run_epoch(self, *, epoch, **kwargs):
-        self.batches = 0
-        self.idle_batches: Tensor = torch.zeros((), dtype=torch.int64)
+        self.batches, self.idle_batches = 0, torch.zeros((), dtype=torch.int64)
         super()._run_epoch(epoch=epoch, **kwargs)
         if idle := int(self.idle_batches):
             logger.warning(
