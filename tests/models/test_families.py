@@ -62,6 +62,9 @@ def assert_all_learn(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> 
     assert all(gradient.isfinite().all() for gradient in gradients) and sum(g.abs().sum() for g in gradients) > 0
 
 
+SEPARATED = [name for name in FINE if name != "qwen2"]  # its tokenizer here puts nothing between two sentences
+
+
 @pytest.mark.parametrize("name", each(FINE))
 def test_a_bi_encoder(name, folder, tmp_path, caplog):
     """Fails if an architecture trains in part, packs inexactly, or its saved folder gives others other vectors."""
@@ -92,7 +95,7 @@ def test_a_bi_encoder(name, folder, tmp_path, caplog):
     assert np.isfinite(encoder.encode(["".join(LETTERS)])).all()
 
 
-@pytest.mark.parametrize("name", ["albert", *each(name for name in FINE if name != "albert")])
+@pytest.mark.parametrize("name", ["albert", *each(name for name in SEPARATED if name != "albert")])
 def test_a_cross_encoder(name, folder, tmp_path):
     """Fails if a classifier's head reads something else on packed rows, misses training, ties in half precision, or
     scores otherwise for others.
@@ -129,7 +132,7 @@ def test_a_cross_encoder(name, folder, tmp_path):
         np.testing.assert_allclose(theirs[:, 1] - theirs[:, 0], packed, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", each(FINE))
+@pytest.mark.parametrize("name", each(SEPARATED))
 def test_fresh_heads_train_under_lora(name, folder, tmp_path, caplog):
     """Fails if a fresh head stays frozen at random under LoRA, a linear layer gets no adapter or is not in the log, or
     `adapter/` over the same base gives other scores."""
@@ -165,7 +168,7 @@ def test_fresh_heads_train_under_lora(name, folder, tmp_path, caplog):
     np.testing.assert_allclose(again, scores, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", each(FINE))
+@pytest.mark.parametrize("name", each(SEPARATED))
 def test_dropout_has_a_name(name, folder, caplog):
     """Fails if --dropout leaves a place as it was, or does not say which ones an architecture has.
 
