@@ -1,6 +1,7 @@
 """`InputError`, the error shown to users, and context managers that raise or print it."""
 
 import errno
+import logging
 import os
 import re
 import select
@@ -17,6 +18,19 @@ class InputError(ValueError):
 
     Every function of this package may raise it for its arguments or for the files that it reads.
     """
+
+
+@contextmanager
+def errors_only(*loggers: str | None) -> Iterator[None]:
+    """Keeps what is no error of these loggers, by name, None for the root, out of the log of a block."""
+    levels = {logging.getLogger(name): logging.getLogger(name).level for name in loggers}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 @cache

@@ -100,7 +100,7 @@ def test_a_cross_encoder(name, folder, tmp_path):
     """Fails if a classifier's head reads something else on packed rows, misses training, ties in half precision, or
     scores otherwise for others.
 
-    Besides the representatives: a pooler that is a bare linear layer, which `heads.py` has a branch for.
+    Besides the representatives: a pooler that is a bare linear layer, which `KnownTokens` has a branch for.
     """
     encoder = CrossEncoder.from_pretrained(folder(name), num_labels=2, seed=3)
     if name == "modernbert":  # has two ways, and others read [CLS] too

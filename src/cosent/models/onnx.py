@@ -1,7 +1,6 @@
 """The graph of a model in ONNX, in a folder of Hugging Face's layout without the model's weights."""
 
 import io
-import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from cosent.compute.packed_backbone import plain_forward
-from cosent.errors import InputError
+from cosent.errors import InputError, errors_only
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import add_server_keys
@@ -91,14 +90,7 @@ def write_graph(model: SentenceEncoder | CrossEncoder, file: Path) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keeps the exporters' notes and bars off the terminal; some of them log to the root logger."""
-    loggers = [logging.getLogger(name) for name in (None, "cosent", "torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    silent = errors_only(None, "cosent", "torch.onnx", "onnxscript", "onnx_ir")
+    with silent, warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

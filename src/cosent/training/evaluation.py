@@ -1,13 +1,12 @@
 """Evaluation on validation and test: metrics, decision rules, retrieval; and the check of the saved model by it."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from cosent.errors import InputError
+from cosent.errors import InputError, errors_only
 from cosent.evaluation.metrics import can_rank, spearman_at_most
 from cosent.evaluation.retrieval import mean_intervals
 from cosent.models import load_model
@@ -126,13 +125,8 @@ def check_saved(
     name, splits = next(iter(trained.scores.items()))
     split, arrays = next(iter(splits.items()))
     rows, expected = corpora.by_name[name].split(split)[:CHECKED_PAIRS], arrays["scores"][:CHECKED_PAIRS]
-    logger = logging.getLogger("cosent")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # without the warnings about these sentences, which were logged before
-    try:
+    with errors_only("cosent"):  # without the warnings about these sentences, which were logged before
         scores = load_model(str(folder)).similarity(rows["sentence1"], rows["sentence2"], prompt=list(sides))
-    finally:
-        logger.setLevel(level)
     difference = np.abs(scores - expected).max() / np.abs(expected).max(initial=1e-12 if exact else 1.0)
     if not difference <= rounding:
         raise InputError(
