@@ -16,6 +16,7 @@ from cosent.errors import InputError
 from cosent.record import read_record
 from cosent.seal import SEAL, is_whole, seal
 from cosent.training import checkpoints
+from cosent.training.resumable import LogLines
 from tests.support.locks import locked_elsewhere
 
 
@@ -281,3 +282,10 @@ def test_auto_from_start_to_end(train, capsys, caplog):
     (folder / "checkpoint-8" / "optimizer.pt").write_bytes(b"torn")
     train("--resume_from_checkpoint", "auto")
     assert (folder / "model.safetensors").read_bytes() == final
+
+
+def test_a_log_line_leaves_out_text(capsys):
+    """Fails if text in the log, as a callback of the user's writes it, ends a training."""
+    state = SimpleNamespace(is_world_process_zero=True, epoch=0.5, global_step=7)
+    LogLines().on_log(None, state, None, logs={"loss": 0.25, "note": "warmer", "eval_spearman": 0.5, "eval_loss": 1.0})
+    assert capsys.readouterr().err == "epoch 0.50  step 7  loss 0.25  eval_spearman 0.5\n"

@@ -5,6 +5,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class LogLines(TrainerCallback):
     """Prints each log entry as a short line on stderr above the progress bar, instead of a dictionary."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        names = [name for name in logs if name.endswith(PRINTED) or not name.startswith(NOT_PRINTED)]
+        numbers = [name for name, value in logs.items() if isinstance(value, Real)]
+        names = [name for name in numbers if name.endswith(PRINTED) or not name.startswith(NOT_PRINTED)]
         if state.is_world_process_zero and names:
             values = "  ".join(f"{name} {float(logs[name]):.4g}" for name in names)
             tqdm.write(f"epoch {state.epoch:.2f}  step {state.global_step}  {values}", file=sys.stderr)
