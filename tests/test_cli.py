@@ -59,18 +59,6 @@ def quiet_afterwards():
     logging.disable(logging.NOTSET)
 
 
-def test_recipes_are_offered_to_jobs_that_have_them(command, quiet_afterwards):
-    """Fails if `--help` offers --config to a job that has no recipe, or not to one that has."""
-    assert {job for job in cli.JOBS if "--config VALUE " in command(job, "--help")[1]} == {
-        "train",
-        "distill",
-        "pretrain",
-        "teach",
-    } & set(cli.JOBS)
-    status, _, errors = command("encode", "--config", "cosent_mini")
-    assert status == 2 and "'--config'" in errors
-
-
 def test_a_training_chooses_its_recipe(made_up, monkeypatch, tmp_path):
     """Fails if `cosent train --corpus demo` trains by other settings than its recipe, or --config or flags lose."""
     chosen: dict = {}
@@ -175,17 +163,6 @@ def test_help_and_the_package_load_nothing_heavy():
     assert result.stdout == "\n[] SentenceEncoder\n"
 
 
-def test_the_public_names():
-    """Fails if a name of the public API cannot be imported, or a misspelt one is not said to be missing."""
-    import cosent
-
-    assert set(cosent.__all__) <= set(dir(cosent))
-    for name in cosent.__all__:
-        assert getattr(cosent, name).__module__.startswith("cosent.")
-    with pytest.raises(ImportError, match="cannot import name 'SentenceEncodr'"):
-        from cosent import SentenceEncodr  # noqa: F401
-
-
 def test_waiting_threads_leave_the_cores_to_others(monkeypatch):
     """Fails if a command next to another busy program takes nine times as long, or a user's own choice is lost."""
     for own in ({"GOMP_SPINCOUNT": "5"}, {"OMP_WAIT_POLICY": "active"}, {}):
@@ -197,45 +174,29 @@ def test_waiting_threads_leave_the_cores_to_others(monkeypatch):
         assert os.environ.get("GOMP_SPINCOUNT") == ("1000" if not own else own.get("GOMP_SPINCOUNT"))
 
 
-@pytest.fixture
-def launched(tiny_model, made_up, tmp_path):
-    """Command line and environment of `cosent train` in two processes."""
+@pytest.mark.distributed
+@pytest.mark.matrix
+def test_a_job_starts_its_own_processes(tiny_model, made_up, tmp_path):
+    """Fails if --launch starts other processes than asked for, each does all of the work, a launch leaves a folder
+    behind, or an error of one process, or Ctrl-C, ends it in a traceback."""
     config = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "num_processes": 3}
     config |= {"main_process_port": free_port(), "mixed_precision": "no", "num_machines": 1, "use_cpu": False}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     (tmp_path / "tmp").mkdir()
     flags = {"launch": tmp_path / "ours.yaml", "processes": 2, "model_name_or_path": tiny_model, "corpus": made_up}
     flags |= {"output_dir": tmp_path / "run", "max_steps": 1, "pooling": "mean"}
-    words = as_words({name: str(value) for name, value in flags.items()})
+    words = [sys.executable, "-m", "cosent", "train", *as_words({name: str(value) for name, value in flags.items()})]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_DISPLAY_ENV": "verbose", "TMPDIR": str(tmp_path / "tmp")}
-    return [sys.executable, "-c", "from cosent.cli import main; main()", "train", *words], os.environ | hidden
+    options = {"env": os.environ | hidden, "text": True, "stderr": subprocess.PIPE}
 
-
-@pytest.mark.distributed
-@pytest.mark.matrix
-def test_a_job_starts_its_own_processes(launched, tmp_path, command, quiet_afterwards):
-    """Fails if --launch starts another job or other processes than asked for, each does all of the work, or a launch
-    leaves a folder behind."""
-    words, environment = launched
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    done = subprocess.run(words, stdout=subprocess.PIPE, **options)
     assert done.returncode == 0 and done.stdout.count("model in ") == 1, done.stderr
     assert sys.platform != "linux" or done.stderr.count("GOMP_SPINCOUNT = '1000'") >= 2, done.stderr
     assert not list((tmp_path / "tmp").glob("torchelastic*"))
-    status, _, errors = command(*words[3:], "--corpu", "a")
-    assert status == 2 and "'--corpu'" in errors and errors.count("\n") == 1
-
-
-@pytest.mark.distributed
-@pytest.mark.matrix
-def test_a_launch_that_fails_is_one_message(launched, tmp_path):
-    """Fails if an error of one process, or Ctrl-C, ends a launch in a traceback."""
-    words, environment = launched
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/run.json").write_text("{}")
-    failed = subprocess.run(words, env=environment, capture_output=True, text=True)
+    failed = subprocess.run(words, **options)  # the model is there
     assert failed.returncode == 2 and "--overwrite_output_dir" in failed.stderr, failed.stderr
     assert "Traceback" not in failed.stderr, failed.stderr
-    stopped = subprocess.Popen([*words, "--overwrite_output_dir"], env=environment, stderr=subprocess.PIPE, text=True)
+    stopped = subprocess.Popen([*words, "--overwrite_output_dir"], **options)
     assert any("no GPU" in line for line in stopped.stderr)
     stopped.send_signal(signal.SIGINT)
     assert "Traceback" not in stopped.communicate(timeout=60)[1] and stopped.returncode == 130

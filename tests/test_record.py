@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cosent.encoders import resolve
@@ -17,8 +16,6 @@ from cosent.record import (
     PretrainingRecord,
     RunRecord,
     read_record,
-    read_scores,
-    save_scores,
 )
 from cosent.seal import SEAL, UNFINISHED
 
@@ -68,14 +65,3 @@ def test_what_cannot_be_read_says_so(tmp_path, text):
     (tmp_path / RECORD_NAME).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=RECORD_NAME):
         read_record(tmp_path)
-
-
-def test_scores_are_read_back(tmp_path):
-    """Fails if a score of a run is rounded, or ends up under another split or name."""
-    scores = {"lcqmc": {"test": {"labels": np.array([0.0, 1.0]), "after": np.array([0.1, 0.1 + 1e-12])}}}
-    save_scores(tmp_path / "s.npz", scores)
-    kept = read_scores(tmp_path / "s.npz")
-    assert kept.keys() == scores.keys()
-    assert {k: v.tolist() for k, v in kept["lcqmc"]["test"].items()} == {
-        k: v.tolist() for k, v in scores["lcqmc"]["test"].items()
-    }

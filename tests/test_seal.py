@@ -71,11 +71,3 @@ def test_a_model_that_is_saved_over_a_sealed_one(bi_run, tmp_path):
     model.save_pretrained(folder)
     assert SentenceEncoder.from_pretrained(str(folder)).embedding_dimension == 8
     assert not decision_rules(folder)
-
-
-def test_a_folder_of_an_unfinished_run(bi_run, tmp_path):
-    """Fails if the half of a run is served, once all files of a model are there."""
-    folder = shutil.copytree(bi_run.folder, tmp_path / "run")
-    (folder / "UNFINISHED").touch()
-    with pytest.raises(InputError, match="--resume_from_checkpoint auto"):
-        load_model(str(folder))

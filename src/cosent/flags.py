@@ -74,7 +74,7 @@ HIDDEN = argparse.SUPPRESS  # help text of a flag that --help leaves out
 
 def parse(argv: list[str], *argument_classes: type) -> tuple:
     """Fills dataclasses from a command line without the program's name; `--config` may be anywhere in it."""
-    return fill(Parser(*argument_classes).values(argv), *argument_classes)
+    return fill(parser_of(*argument_classes).values(argv), *argument_classes)
 
 
 def fill(values: dict[str, Any], *argument_classes: type) -> tuple:
@@ -335,14 +335,13 @@ def read_yaml(text: str, where: str) -> Any:
 
 def read_yaml_file(file: str) -> Any:
     """Reads a YAML file as it is written."""
-    with reading(file, advice="Save it as UTF-8."):
-        text = Path(file).read_text(encoding="utf-8")
-    return read_yaml(text, file)
+    with reading(file, advice="Write it as YAML, saved as UTF-8."):
+        return read_yaml(Path(file).read_text(encoding="utf-8"), file)
 
 
 @cache
 def parser_of(*argument_classes: type) -> "Parser":
-    """The parser of some classes, for recipes without a command line."""
+    """The parser of some classes; one with the flags of a training is slow to make."""
     return Parser(*argument_classes)
 
 

@@ -25,7 +25,8 @@ class Run:
     recipe: str
     corpora: tuple[str, ...]
     seed: int
-    flags: dict[str, Any] = field(default_factory=dict, compare=False)
+    of_recipe: dict[str, Any] = field(compare=False)  # its values
+    flags: dict[str, Any] = field(compare=False)
     point: str = ""
 
     @property
@@ -40,7 +41,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """Recipe and flags, as JSON holds them; max_steps overrides num_train_epochs."""
-        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(self.recipe) | self.flags
+        settings = self.of_recipe | self.flags
         if float(settings.get("max_steps") or 0) > 0:
             settings.pop("num_train_epochs", None)
         return json.loads(json.dumps(settings, default=str))
@@ -137,10 +138,10 @@ def expand(study: dict[str, Any], overrides: dict[str, Any]) -> list[Run]:
     """All runs of a study, seed by seed, so that a study that is stopped early has every method once."""
     methods = methods_of(study, overrides)
     runs = [
-        Run(method, recipe, tuple(map(str, corpus)) if isinstance(corpus, list) else (str(corpus),), seed, flags)
+        Run(method, recipe, tuple(map(str, corpus if isinstance(corpus, list) else [corpus])), seed, of_recipe, flags)
         for seed in study["seeds"]
         for corpus in study["corpora"]
-        for method, recipe, flags in methods
+        for method, recipe, of_recipe, flags in methods
     ]
     twice = next((name for name, times in Counter(run.name for run in runs).items() if times > 1), None)
     if twice is not None:
@@ -159,18 +160,18 @@ def selected(runs: list[Run], methods: list[str] | None, corpora: list[str] | No
     return [run for run in runs if run.method in (methods or [run.method]) and run.corpus in (corpora or [run.corpus])]
 
 
-def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Name, recipe and flags of every method of a study."""
+def methods_of(study: dict[str, Any], overrides: dict[str, Any]) -> list[tuple[str, str, dict, dict]]:
+    """Name, recipe, values of the recipe, and flags on top, of every method of a study."""
     entries = [entry_of(entry) for entry in study["recipes"]]
     stems = [stem for _, stem, _ in entries]
     methods = []
     for recipe, stem, recipe_flags in entries:
-        settings = parser_of(*TRAIN_ARGUMENTS).read_recipe(recipe)
+        of_recipe = parser_of(*TRAIN_ARGUMENTS).read_recipe(recipe)
         for variant, variant_flags in (study.get("variants") or {"": {}}).items():
             flags = study.get("flags", {}) | recipe_flags | variant_flags | overrides
-            tower = (settings | flags).get("tower", ModelArguments.tower)
+            tower = (of_recipe | flags).get("tower", ModelArguments.tower)
             parts = [tower if stems.count(stem) > 1 else "", stem, variant]
-            methods.append((" ".join(filter(None, parts)), recipe, flags))
+            methods.append((" ".join(filter(None, parts)), recipe, of_recipe, flags))
     return methods
 
 
