@@ -1,4 +1,4 @@
-"""The student: what it may see, what it saves, who loads it."""
+"""The student: what it may see, what it writes, what it saves, and who loads it."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,9 @@ from cosent.errors import InputError
 from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import keep_layers
-from cosent.models.student import Student
+from cosent.models.student import Sampling, Student, distinct, sample_tokens, unilm_mask, unwritable, write_targets
 
+TEXTS = ["今天天气很好", "我", "推荐一辆红色的车给我"]
 SENTENCES = ["今天天气很好", "我", "wifi 怎么连不上 2024 年的手机"]
 
 
@@ -35,30 +36,45 @@ def outputs_of(student: Student, inputs: dict[str, torch.Tensor]) -> dict[str, t
     return student(**inputs) | {"logits": logits, "labels": labels}
 
 
-def test_no_token_sees_its_future(student):
-    """Fails if changing target token k changes a logit that predicts token k or an earlier one."""
+def test_the_mask_by_hand():
+    """Fails if a source sees its target, a target its future, or a sequence its neighbour in the row."""
+    segments = torch.tensor([[1, 1, 1, 1, 2, 2, 0]])
+    types = torch.tensor([[0, 0, 1, 1, 0, 1, 0]])
+    seen = [
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [0, 0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0, 1],
+    ]
+    expected = torch.where(torch.tensor(seen, dtype=torch.bool), 0.0, torch.finfo(torch.float32).min)
+    mask = unilm_mask(segments, types)
+    assert mask.shape == (1, 1, 7, 7) and mask.dtype == torch.float32  # RoFormer adds it: a bool or int one leaks
+    assert torch.equal(mask[0, 0], expected)
+    half = unilm_mask(torch.tensor([[0, 1, 1]]), torch.zeros(1, 3, dtype=torch.long), torch.bfloat16)
+    assert half.isfinite().all() and half.dtype == torch.bfloat16  # padded on the left, as decoding does
+    assert (half[0, 0] == 0).tolist() == [[True, False, False], [False, True, True], [False, True, True]]
+
+
+def test_what_a_token_sees(student):
+    """Fails if a logit that predicts target token k knows it, generation ignores the source, or the sentence vector
+    depends on the target."""
     inputs = batch(student, [("怎么还款", "如何才能还款呢")])
     start = int(inputs["token_type_ids"][0].argmax())
-    before = outputs_of(student, inputs)["logits"]
-    for k in range(len(before) - 1):
+    before = outputs_of(student, inputs)
+    for k in range(len(before["logits"]) - 1):
         changed = inputs["input_ids"].clone()
         changed[0, start + k] = student.tokenizer.convert_tokens_to_ids("京")
-        after = outputs_of(student, inputs | {"input_ids": changed})["logits"]
-        assert torch.equal(after[: k + 1], before[: k + 1])
-        assert (after[k + 1 :] - before[k + 1 :]).abs().amax(dim=1).min() > 1e-3  # and later ones do see it
-
-
-@pytest.mark.parametrize("pooling", ["linear_cls", "mean"])
-def test_the_target_sees_the_source_and_never_the_reverse(tiny_student, pooling):
-    """Fails if generation ignores the source, or the sentence vector depends on the target."""
-    student = Student.from_pretrained(str(tiny_student), pooling=pooling).eval()
-    one = outputs_of(student, batch(student, [("怎么还款", "如何还款")]))
-    other_source = outputs_of(student, batch(student, [("怎么借款", "如何还款")]))
-    other_target = outputs_of(student, batch(student, [("怎么还款", "天气很好")]))
-    assert (one["logits"] - other_source["logits"]).abs().amax(dim=1).min() > 1e-3
-    assert torch.equal(one["embeddings"], other_target["embeddings"])
+        after = outputs_of(student, inputs | {"input_ids": changed})
+        assert torch.equal(after["logits"][: k + 1], before["logits"][: k + 1])
+        assert (after["logits"] - before["logits"])[k + 1 :].abs().amax(dim=1).min() > 1e-3  # later ones do see it
+        assert torch.equal(after["embeddings"], before["embeddings"])
+    other = outputs_of(student, batch(student, [("怎么借款", "如何才能还款呢")]))
+    assert (before["logits"] - other["logits"]).abs().amax(dim=1).min() > 1e-3
     alone = torch.from_numpy(student.encode(["怎么还款"]))
-    torch.testing.assert_close(one["embeddings"], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(before["embeddings"], alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -113,6 +129,133 @@ def test_one_folder_for_everyone(student, tiny_student, tmp_path, pooling):
     assert torch.equal(AutoModel.from_pretrained(tmp_path).state_dict()[name], weights[f"backbone.{name}"])
     head = AutoModelForMaskedLM.from_pretrained(tmp_path).cls.predictions
     assert torch.equal(head.bias, weights["head.predictions.bias"])
+
+
+LOGITS = torch.tensor([[0.15, 0.5, 0.05, 0.3]]).log()
+
+
+def shares(count: int = 1000, **parameters) -> list[float]:
+    """Share of each token over evenly spaced random numbers."""
+    uniform = (torch.arange(count) + 0.5) / count
+    tokens = sample_tokens(LOGITS, uniform, torch.zeros(count, dtype=torch.long), **parameters)
+    return (torch.bincount(tokens, minlength=4) / count).tolist()
+
+
+@pytest.mark.parametrize(
+    "parameters, expected",
+    [
+        ({"top_p": 1.0}, [0.15, 0.5, 0.05, 0.3]),
+        ({"top_p": 0.7}, [0, 0.625, 0, 0.375]),  # 0.5 < 0.7 <= 0.8: two tokens, 5 : 3
+        ({"top_p": 0.9}, [0.15 / 0.95, 0.5 / 0.95, 0, 0.3 / 0.95]),
+        ({"top_p": 0.1}, [0, 1, 0, 0]),
+        ({"top_p": 1.0, "top_k": 2}, [0, 0.625, 0, 0.375]),
+        ({"top_p": 1.0, "temperature": 0.5}, [0.0225 / 0.365, 0.25 / 0.365, 0.0025 / 0.365, 0.09 / 0.365]),
+    ],
+)
+def test_shares_by_hand(parameters, expected):
+    """Fails if the nucleus holds a token too many or too few, or shares are not the renormalised probabilities."""
+    assert shares(**parameters) == pytest.approx(expected, abs=2e-3)
+    certain = torch.tensor([[-torch.inf, 0.0, -torch.inf], [0.0, -torch.inf, -torch.inf]])
+    ends = torch.tensor([0.0, 1 - 2**-24, 0.5])  # both ends of the random numbers, and another row
+    assert sample_tokens(certain, ends, torch.tensor([0, 0, 1]), **parameters).tolist() == [1, 1, 0]
+
+
+def full_logits(student: Student, source: list[int], target: list[int]) -> torch.Tensor:
+    """Logits after the last token of `source + target`, by a forward pass over all of it."""
+    ids = torch.tensor([source + target])
+    types = torch.tensor([[0] * len(source) + [1] * len(target)])
+    mask = unilm_mask(torch.ones_like(ids), types)
+    with torch.no_grad():
+        states = student.backbone(input_ids=ids, token_type_ids=types, attention_mask=mask).last_hidden_state
+        return student.head(states[0, -1])
+
+
+def naive(student: Student, source: list[int], sampling: Sampling) -> list[list[int]]:
+    """What `write_targets` should give for a source, sample by sample and without a cache."""
+    banned = unwritable(student.tokenizer, student.backbone.config.vocab_size)
+    written = []
+    for numbers in sampling.uniform():
+        target = []
+        for number in numbers:
+            logits = full_logits(student, source, target).masked_fill(banned, -torch.inf)
+            options = sampling.top_p, sampling.top_k, sampling.temperature
+            token = int(sample_tokens(logits[None], number[None], torch.tensor([0]), *options))
+            if token == student.tokenizer.sep_token_id:
+                written.append(target)
+                break
+            target.append(token)
+    return written
+
+
+@pytest.fixture
+def terse(student) -> Student:
+    """A student that ends about every fifth sentence at each step, so that samples leave the batch at all times."""
+    with torch.no_grad():
+        student.head.predictions.transform.LayerNorm.weight.mul_(0.3)
+        student.head.predictions.bias[student.tokenizer.sep_token_id] += 5
+    return student
+
+
+def test_samples_are_those_of_the_naive_loop(terse):
+    """Fails if the cache, segment ids or positions of a step differ from what training saw, or a sample that ends, or
+    shares a prefix, changes what the others become."""
+    # Rounding would choose between many tokens of little probability; of 20, [SEP] is more likely.
+    with torch.no_grad():
+        terse.head.predictions.bias[terse.tokenizer.sep_token_id] -= 2.5
+    sampling = Sampling(num_samples=8, top_p=0.9, top_k=20, temperature=0.8, max_length=8, seed=3)
+    sources = terse.token_ids(TEXTS)
+    expected = [naive(terse, source, sampling) for source in sources]
+    assert [write_targets(terse, source, sampling) for source in sources] == expected
+    ended = [len(target) for targets in expected for target in targets]
+    assert len(ended) > 3 and len(set(ended)) > 2  # some early, some late
+
+
+def test_seeds(terse):
+    """Fails if a run cannot be repeated, depends on the global generator or dropout, or a text on its company."""
+    together = terse.similar_sentences(TEXTS, num_samples=20, max_length=8)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    alone = [terse.similar_sentences([text], num_samples=20, max_length=8)[0] for text in TEXTS]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [[s for s, _ in group] for group in alone] == [[s for s, _ in group] for group in together]
+    assert terse.similar_sentences(TEXTS, num_samples=20, max_length=8, seed=7) != together and all(together)
+    terse.train()  # without dropout all the same, and back in this mode afterwards
+    assert terse.similar_sentences(TEXTS, num_samples=20, max_length=8) == together and terse.training
+
+
+def test_what_is_returned(terse):
+    """Fails if candidates repeat, are unordered, too many, scored by another cosine, or a special token or a place of
+    the vocabulary without one can be drawn."""
+    (group,) = terse.similar_sentences(TEXTS[:1], num_samples=60, max_length=8, keep=10)
+    sentences, scores = [s for s, _ in group], [score for _, score in group]
+    assert 3 < len(group) <= 10 and len(set(sentences)) == len(sentences) and TEXTS[0] not in sentences
+    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx(terse.similarity([TEXTS[0]] * len(group), sentences).tolist(), abs=1e-5)
+    assert terse.similar_sentences([]) == []
+    vocabulary = len(terse.tokenizer)
+    banned = unwritable(terse.tokenizer, vocabulary + 2)
+    special = terse.tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[MASK]"])
+    assert set(banned.nonzero().flatten().tolist()) == {*special, vocabulary, vocabulary + 1}
+
+
+def test_options_that_make_no_sense(student):
+    """Fails if a wrong value ends in a stack trace or is ignored."""
+    for options, message in (
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"max_length": 127}, "need 130 positions"),
+        ({"keep": 0}, "keep must be at least 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            student.similar_sentences(["我"], **options)
+
+
+def test_samples_that_are_left():
+    """Fails if the source comes back in other spacing, case or punctuation, or Latin words run together."""
+    samples = ["我 用 wifi 上 网", "我 用 WiFi 上 网", "", "怎 么 上 网", "怎 么 上 网 ？", "？", "上 网 用 wifi 吗"]
+    assert distinct("怎么上网", samples) == ["我用wifi上网", "上网用wifi吗"]
+    assert distinct("", [" 苹 果 iphone 13 pro 多 少 钱 ? "]) == ["苹果iphone 13 pro多少钱?"]
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import torch
 from cosent.data.corpus import load_corpus
 from cosent.data.manifest import Manifest
 from cosent.data.pairs import PairDataset
-from cosent.models.decoding import unilm_mask
-from cosent.models.student import Student
+from cosent.models.student import Student, unilm_mask
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import pair_metrics
 from cosent.training.student import Corruption, StudentCollator, StudentTrainer, TeacherVectors, held_out_synonyms
