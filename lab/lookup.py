@@ -20,7 +20,6 @@ from torch.nn.functional import cosine_similarity, embedding_bag, normalize
 
 from cosent.atomic import complete_folder
 from cosent.cli import run
-from cosent.compute.state import seeded
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.files import normalized_text
 from cosent.errors import InputError
@@ -32,7 +31,7 @@ from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
 from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel
-from cosent.models.modules import Pooling
+from cosent.models.modules import Pooling, seeded
 from cosent.record import CorpusRecord, RunRecord
 from cosent.seal import sha256_of_file
 from cosent.training.job import environment, footprint

@@ -23,7 +23,6 @@ from transformers.trainer_callback import ExportableState
 from cosent.atomic import apply_umask
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.packing import sentences_apart
-from cosent.compute.state import seeded
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
@@ -31,7 +30,7 @@ from cosent.losses.distillation import synonym_loss
 from cosent.models.folder import read_json, write_json
 from cosent.models.layout import save_modules
 from cosent.models.loading import freeze_sines, load_config, quiet_transformers
-from cosent.models.modules import Pooling
+from cosent.models.modules import Pooling, seeded
 from cosent.training.resumable import ResumableTrainer
 from lab.pretraining.batches import IGNORED
 

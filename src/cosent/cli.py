@@ -176,7 +176,7 @@ def let_waiting_threads_sleep() -> None:
 
 def launch_command(job: str, words: list[str], strategy: str, processes: int | None = None) -> list[str]:
     """Command line of a job under `accelerate launch`; `processes` overrides the number in the file."""
-    command = [sys.executable, "-m", "cosent.compute.launcher", "--config_file", recipe_file(strategy, "accelerate")]
+    command = [sys.executable, "-m", "cosent.compute.processes", "--config_file", recipe_file(strategy, "accelerate")]
     command += [] if processes is None else ["--num_processes", str(processes)]
     return [*command, "-m", "cosent", job, *words]
 

@@ -6,7 +6,7 @@ from torch.nn.functional import cosine_similarity
 
 from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
-from cosent.compute.packed_backbone import POSITIONS, packed_forward, plain_forward
+from cosent.compute.packing import POSITIONS, packed_forward, plain_forward
 from cosent.losses.cosent import cosent_loss
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.loading import freeze_sines

@@ -9,11 +9,13 @@ import torch
 from transformers import BertConfig, Qwen3Config
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from cosent.compute.packed_backbone import packed_forward, packing_obstacle, plain_forward
 from cosent.compute.packing import (
     WIDEST_ROW,
     cheapest_plan,
     pack,
+    packed_forward,
+    packing_obstacle,
+    plain_forward,
     plan_rows,
     sentences_apart,
     token_counts,

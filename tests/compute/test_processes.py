@@ -1,6 +1,5 @@
 """Jobs leave no process behind, memory is counted in MiB, and one model serves many threads."""
 
-import runpy
 import subprocess
 import sys
 import time
@@ -13,10 +12,10 @@ import psutil
 import pytest
 import torch
 
-from cosent.compute.processes import PARENT_VARIABLE, end_tree, peak_memory_mib, run_logged
-from cosent.compute.state import evaluating
+from cosent.compute.processes import PARENT_VARIABLE, end_tree, launch, peak_memory_mib, run_logged
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.embedding import evaluating
 from cosent.models.student import Student
 
 FOLLOWER = (
@@ -100,10 +99,10 @@ def test_a_tree_is_ended(stubborn):
 
 def test_one_gpu_is_not_launched_on_a_cpu(monkeypatch, capsys):
     """Fails if a run that was to use a GPU spends hours on the CPU."""
-    monkeypatch.setattr(sys, "argv", ["launcher", "--config_file", "recipes/accelerate/single_gpu.yaml"])
+    monkeypatch.setattr(sys, "argv", ["processes", "--config_file", "recipes/accelerate/single_gpu.yaml"])
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="2"):
-        runpy.run_module("cosent.compute.launcher", run_name="__main__")
+        launch()
     assert "--launch single_gpu" in capsys.readouterr().err
 
 

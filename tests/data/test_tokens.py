@@ -6,9 +6,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from cosent.compute import state
 from cosent.data import tokens
-from cosent.data.tokens import tokenize_pairs, tokenize_texts
+from cosent.data.tokens import run_tokenizer, tokenize_pairs, tokenize_texts
 from cosent.encoders import resolve
 
 CORPUS = ["怎么还款 如何还款 the quick brown fox 123456 it's naïve ", "花呗可以提前还款吗？怎样提高额度 12,345.67"] * 50
@@ -101,7 +100,7 @@ def test_a_text_of_many_pairs_is_read_once(monkeypatch):
 
     def counting(tokenizer, *columns, **options):
         characters.append(sum(len(text) for column in columns for text in column))
-        return state.run_tokenizer(tokenizer, *columns, **options)
+        return run_tokenizer(tokenizer, *columns, **options)
 
     monkeypatch.setattr(tokens, "run_tokenizer", counting)
     tokenizer = shipped("mini")

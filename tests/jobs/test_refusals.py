@@ -76,7 +76,6 @@ TRAIN = [
     ("--deepspeed x.json", "--deepspeed.*--launch"),
     ("--fsdp full_shard", "--fsdp.*--launch"),
     ("--fp16 true", "--fp16 .*CPU.*--bf16"),
-    ("--greater_is_better false", "--greater_is_better false"),
     ("--max_grad_norm -1", "--max_grad_norm .*-1"),
     ("--lr_scheduler_type greedy", "--lr_scheduler_type greedy"),
     ("--per_device_train_batch_size 1", "--per_device_train_batch_size 1"),

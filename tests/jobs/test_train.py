@@ -1,11 +1,9 @@
 """The main job end to end with both towers on a tiny model, and what a user is told when the input is wrong."""
 
-import hashlib
 import json
 import logging
 import shlex
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.corpora import RunCorpora
 from cosent.training.encoder import build_encoder
 from cosent.training.evaluation import Evaluation, check_saved
-from cosent.training.job import source_sha256
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import WITHIN_EPOCHS, history
@@ -39,9 +36,6 @@ def test_training_ends_with_a_model_that_others_load(bi_run, pairs):
     assert 0.5 <= after["test"]["accuracy"] <= 1 and "made_up" in decision_rules(bi_run.folder)
     assert record.recipe["loss"] == "cosent" and record.recipe["learning_rate"] == 1e-3
     assert record.train_pairs == 64 and not record.warnings, "the verdict cries wolf"
-    start = Path(record.recipe["model_name_or_path"], "model.safetensors")
-    assert record.start_sha256 == {"model.safetensors": hashlib.sha256(start.read_bytes()).hexdigest()}
-    assert record.environment.source_sha256 == source_sha256()
     best = max(history(bi_run.folder, "eval_spearman"))
     assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)
@@ -210,18 +204,13 @@ def test_validation_that_selects_nothing(train, make_corpus, pairs, caplog):
     assert "accuracy" not in read_record(folder).after["tested"]["test"]
 
 
-def test_batches_without_order_and_truncation_are_reported(train, make_corpus, pairs, caplog):
-    """Fails if steps that teach nothing, cut sentences or unknown characters pass in silence."""
+def test_truncation_and_unknown_characters_are_reported(train, make_corpus, pairs, caplog):
+    """Fails if cut sentences or unknown characters pass in silence."""
     with caplog.at_level(logging.INFO):
-        rows = [(a, b, float(n == 0)) for n, (a, b, _) in enumerate(pairs[:11])]
-        rows.append(("好" * 60, "玙", 0.0))
-        train(make_corpus({"train": rows}), "--per_device_train_batch_size", "2", "--num_train_epochs", "1")
-        few = make_corpus({"train": [(f"句{n}", f"话{n}", float(n == 0)) for n in range(12)]}, name="few")
-        flags = ("--per_device_train_batch_size", "2", "--num_train_epochs", "1", "--loss", "infonce")
-        train(few, *flags, output="infonce")
+        rows = [*pairs[:11], ("好" * 60, "玙", 0.0)]
+        train(make_corpus({"train": rows}), "--max_steps", "1")
     assert "made_up train: 1 of 24 sentences are longer than 32 tokens" in caplog.text
     assert "% of characters are unknown to the model: 玙 1." in caplog.text
-    assert caplog.text.count("epoch 1: 5 of 6 batches") == 2, "of one label; without a similar pair"
 
 
 def test_two_corpora_train_one_head(train, make_corpus, pairs):

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification
 from transformers.pytorch_utils import Conv1D
 
-from cosent.compute.packed_backbone import POSITIONS
+from cosent.compute.packing import POSITIONS
 from cosent.data.pairs import JoinedPairCollator, PairCollator, tokenize_apart, tokenize_joined
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss

@@ -17,7 +17,7 @@ from cosent.jobs.distill import StudentTrainingArguments
 from cosent.record import lineage, trained_on_pairs
 from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments
 from cosent.training.encoder import choose_learning_rate
-from cosent.training.sharding import FSDP_SETTINGS, check_strategy, layer_classes
+from cosent.training.resumable import FSDP_SETTINGS, check_strategy, layer_classes
 from lab.pretrain import PretrainingArguments
 from tests.conftest import save_record
 

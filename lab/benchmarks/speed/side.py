@@ -19,7 +19,7 @@ import torch
 from transformers import AutoTokenizer, set_seed
 
 from cosent.compute.onednn import trainable_onednn_linears
-from cosent.compute.packed_backbone import packed_forward, plain_forward
+from cosent.compute.packing import packed_forward, plain_forward
 from cosent.compute.processes import peak_memory_mib
 from cosent.models.loading import load_backbone
 from lab.benchmarks.common import BATCH_SIZE, clock, encoder_folder, seconds_per_pass, shuffled_rows, theirs

@@ -36,6 +36,12 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", 0)) if world_size() > 1 else 0
 
 
+def launched_with() -> str | None:
+    """`fsdp` or `deepspeed` if the configuration of `accelerate launch` requests it, else None."""
+    strategies = (name for name in ("fsdp", "deepspeed") if os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true")
+    return next(strategies, None)
+
+
 def gather(values: Tensor) -> Tensor:
     """Gathers the rows of all ranks, in rank order, with gradients: (batch, ...) -> (world_size * batch, ...).
 

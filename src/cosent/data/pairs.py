@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cosent.compute.state import run_tokenizer
 from cosent.data.corpus import labels_of
 from cosent.data.manifest import COLUMNS
-from cosent.data.tokens import tokenize_pairs
+from cosent.data.tokens import run_tokenizer, tokenize_pairs
 from cosent.errors import InputError
 
 logger = logging.getLogger(__name__)

@@ -5,12 +5,19 @@ A tokenizer that reads pairs itself tokenises a query again with each of its doc
 
 import sys
 from collections.abc import Iterable, Sequence
+from threading import RLock
 from typing import NamedTuple
 
-from cosent.compute.state import run_tokenizer
 from cosent.errors import InputError
 
 NO_EXTRAS = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+tokenizer_lock = RLock()
+
+
+def run_tokenizer(tokenizer, *texts: str | list[str], **options):
+    """Calls a tokenizer, one thread at a time: a call stores its truncation in the tokenizer."""
+    with tokenizer_lock:
+        return tokenizer(*texts, **options)
 
 
 class Contents(NamedTuple):

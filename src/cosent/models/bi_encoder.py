@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import normalize
 from tqdm.auto import tqdm
 
-from cosent.compute.packed_backbone import packed_forward, plain_forward
+from cosent.compute.packing import packed_forward, plain_forward
 from cosent.data.pairs import tokenizer_rules, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError, once

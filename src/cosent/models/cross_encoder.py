@@ -13,13 +13,12 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForSequenceClassification
 
-from cosent.compute.packed_backbone import LOOKUP, packed_forward, plain_forward
-from cosent.compute.state import evaluating
+from cosent.compute.packing import LOOKUP, packed_forward, plain_forward
 from cosent.data.labels import NLI_CLASSES
 from cosent.data.pairs import JoinedPairCollator, Prefixes, tokenize_joined, warn_truncated
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.embedding import check_finite, chunks, run_by_length
+from cosent.models.embedding import check_finite, chunks, evaluating, run_by_length
 from cosent.models.folder import (
     add_server_keys,
     is_cross_encoder,

@@ -2,8 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
+from threading import RLock
 from typing import TypeVar
 
 import numpy as np
@@ -13,10 +15,9 @@ from torch.nn.functional import normalize as scale_to_length_1
 
 from cosent.compute.distributed import gather_object, rank, world_size
 from cosent.compute.onednn import onednn_linears
-from cosent.compute.packed_backbone import LOOKUP
-from cosent.compute.state import evaluating, run_tokenizer
+from cosent.compute.packing import LOOKUP
 from cosent.data.pairs import pad
-from cosent.data.tokens import tokenize_texts
+from cosent.data.tokens import run_tokenizer, tokenize_texts
 from cosent.errors import InputError
 
 Encoder = TypeVar("Encoder", bound=nn.Module)
@@ -27,6 +28,8 @@ CHUNK_SEQUENCES = 32768  # tokenised and sorted at a time, which limits the memo
 BATCH_TOKENS = {"cpu": 1024, "cuda": 32768}  # cpu: measured, activations stay in the cache; cuda: enough to fill one
 SHOWN_CHARACTERS = 60  # characters of a text in a message
 REORDER_TOKENS = 16384  # from this many tokens on, reordering the weights for oneDNN pays off
+modes_lock = RLock()
+evaluated: dict[nn.Module, tuple[int, list[nn.Module]]] = {}  # by model: threads inside, modules to put back in train
 
 
 def ignore(count: int) -> None:
@@ -208,3 +211,23 @@ def shared(compute: Callable[[slice], np.ndarray], rows: int) -> np.ndarray:
     for number, part in enumerate(parts):
         every[number :: len(parts)] = part
     return every
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Runs a block in evaluation mode; the last of several threads inside restores the mode of every module."""
+    with modes_lock:
+        threads, trained = evaluated.get(model) or (0, [module for module in model.modules() if module.training])
+        evaluated[model] = threads + 1, trained
+        for module in trained:
+            module.training = False
+    try:
+        yield
+    finally:
+        with modes_lock:
+            threads, trained = evaluated.pop(model)
+            if threads > 1:
+                evaluated[model] = threads - 1, trained
+            else:
+                for module in trained:
+                    module.training = True

@@ -14,10 +14,10 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 from transformers.models.auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from cosent.compute.packed_backbone import DECODERS, LOOKUP, POSITIONS
-from cosent.compute.state import seeded
+from cosent.compute.packing import DECODERS, LOOKUP, POSITIONS
 from cosent.errors import InputError, once, reading
 from cosent.models.folder import read_json, weights_file
+from cosent.models.modules import seeded
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from cosent.compute.state import seeded
 from cosent.errors import InputError
 from cosent.models.folder import submodule_state
-from cosent.models.modules import classifier_heads
+from cosent.models.modules import classifier_heads, seeded
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,7 @@
 """Modules after the backbone: pooling, dense layers, normalisation; and the heads of sequence classifiers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -7,13 +9,20 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from cosent.compute.state import seeded
 from cosent.errors import InputError
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 POOLINGS, LINEAR_CLS = ("cls", "mean", "lasttoken"), "linear_cls"
 CHOICES = (*POOLINGS, LINEAR_CLS)  # of --pooling: the last is `cls` and a Dense layer without activation
 ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "SiLU")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Runs a block with random numbers that depend only on `seed`; the global random state is restored."""
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # without the list, it warns about several devices
+        torch.manual_seed(seed)
+        yield
 
 
 class Pooling(nn.Module):

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from cosent.compute.packed_backbone import plain_forward
+from cosent.compute.packing import plain_forward
 from cosent.errors import InputError, errors_only
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder

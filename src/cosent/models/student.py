@@ -14,11 +14,10 @@ from transformers import DynamicCache, RoFormerForMaskedLM
 
 from cosent.compute.onednn import onednn_linears
 from cosent.compute.packing import pack, token_counts, unpack, worthwhile_plan
-from cosent.compute.state import evaluating
 from cosent.data.files import normalized_text
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.embedding import as_texts
+from cosent.models.embedding import as_texts, evaluating
 from cosent.models.folder import CONFIG, read_json, submodule_state
 from cosent.models.loading import load_config, load_seeded, quiet_transformers
 from cosent.models.modules import LINEAR_CLS, Pooling

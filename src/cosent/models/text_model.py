@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from cosent.compute.packed_backbone import max_tokens
-from cosent.compute.state import run_tokenizer
+from cosent.compute.packing import max_tokens
 from cosent.data.formats import is_blank
 from cosent.data.pairs import Prefixes, tokenizer_rules
-from cosent.data.tokens import tokenize_texts
+from cosent.data.tokens import run_tokenizer, tokenize_texts
 from cosent.errors import InputError
 from cosent.models.embedding import check_pairs
 from cosent.models.folder import read_json, write_json

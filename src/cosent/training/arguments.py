@@ -8,6 +8,7 @@ import torch
 from peft import LoraConfig
 from transformers import TrainingArguments
 
+from cosent.compute.distributed import launched_with
 from cosent.data.manifest import DataFolder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -17,7 +18,6 @@ from cosent.losses.cosent import COSINE_SCALE, LOGIT_SCALE
 from cosent.models.lora import lora_config
 from cosent.models.modules import CHOICES
 from cosent.models.prompts import PromptArguments
-from cosent.training.sharding import launched_with
 
 logger = logging.getLogger(__name__)
 
@@ -244,8 +244,6 @@ class PairTrainingArguments(RunArguments):
             self.metric_for_best_model = self.metric_for_best_model.removeprefix("eval_")
         if self.metric_for_best_model == "loss":
             raise InputError("--metric_for_best_model loss: the loss of a batch depends on its size. Take spearman.")
-        if self.greater_is_better is False:
-            raise InputError("--greater_is_better false keeps the worst epoch. Omit it.")
         if self.eval_strategy == "no":
             self.metric_for_best_model = None
         if "no" in (self.eval_strategy, self.save_strategy):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from cosent.compute.packed_backbone import LOOKUP, max_tokens
+from cosent.compute.packing import LOOKUP, max_tokens
 from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import DataLoader
 from transformers import EvalPrediction, set_seed
 
 from cosent.atomic import apply_umask
@@ -42,7 +42,6 @@ from cosent.training.pairs import (
 logger = logging.getLogger(__name__)
 
 CURVES = ("spearman", "pearson", "kendall", "perplexity", *METRICS)  # averaged over several evaluation sets
-Pairs = PairDataset | ConcatDataset
 
 
 def pair_metrics(

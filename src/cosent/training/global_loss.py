@@ -52,9 +52,6 @@ class GlobalLossTrainer(ResumableTrainer):
         """The loss of the global batch from its `loss_inputs` and targets: a scalar."""
         raise NotImplementedError
 
-    def count_batch(self, loss: Tensor) -> None:
-        """Adds a batch to the statistics of the epoch."""
-
     def training_step(self, model, inputs, num_items_in_batch=None):
         with self.fast_linears():  # around the backward pass too, where gradient checkpointing reruns layers
             if self.args.cached_batch_size is None:
@@ -63,7 +60,6 @@ class GlobalLossTrainer(ResumableTrainer):
                 loss = self.cached_step(model, self._prepare_inputs(inputs))
         if not torch.isfinite(loss):  # before the step of the optimizer
             raise self.divergence(float(loss))
-        self.count_batch(loss)
         return loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

@@ -1,6 +1,5 @@
 """Steps shared by training jobs: start, run, record, model card, and upload to the Hub."""
 
-import hashlib
 import platform
 import shlex
 import subprocess
@@ -20,7 +19,6 @@ from cosent.cli import PACKAGES
 from cosent.compute.distributed import decided_by_main, locked_by_main
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
-from cosent.encoders import local
 from cosent.flags import as_words
 from cosent.models.decision import write_rules
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, terms_of
@@ -92,7 +90,6 @@ def run_training(
             }
         return before
 
-    start_sha256 = weight_hashes(run_recipe["model_name_or_path"])
     exact = args.mixed_precision == "no" and not args.tf32
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
@@ -109,7 +106,6 @@ def run_training(
             footprint=footprint(trainer.model),
             corpora=records,
             files=files,
-            start_sha256=start_sha256,
             train_pairs=len(trainer.train_dataset),
             before=before.metrics,
             after=after.metrics,
@@ -180,7 +176,6 @@ def environment() -> Environment:
         commit=commit(),
         device=torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
         threads=torch.get_num_threads(),
-        source_sha256=source_sha256(),
     )
 
 
@@ -198,23 +193,6 @@ def commit() -> str | None:
     except FileNotFoundError:  # no git here
         return None
     return head + ("+" if changes else "") or None
-
-
-def source_sha256() -> str:
-    """SHA-256 of the names and contents of the package's Python files, the same in a clone and a wheel."""
-    package, sha256 = Path(str(cosent.__file__)).parent, hashlib.sha256()
-    for name, file in sorted((file.relative_to(package).as_posix(), file) for file in package.rglob("*.py")):
-        if not name.startswith("data_scripts/"):
-            sha256.update(f"{name}\n".encode() + file.read_bytes())
-    return sha256.hexdigest()
-
-
-def weight_hashes(model_name_or_path: str) -> dict[str, str]:
-    """SHA-256 of the weights in a model folder, by file; empty for models of the Hub and random weights."""
-    folder = local(model_name_or_path).expanduser()
-    files = sorted(file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
-    files += sorted(folder.glob("[0-9]_*/*.safetensors"))
-    return {file.relative_to(folder).as_posix(): sha256_of_file(file) for file in files}
 
 
 def footprint(model: torch.nn.Module) -> Footprint:

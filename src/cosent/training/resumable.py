@@ -1,6 +1,7 @@
-"""`ResumableTrainer`: a Trainer whose checkpoints are complete folders, under any strategy."""
+"""`ResumableTrainer`: a Trainer whose checkpoints are complete folders, also under FSDP2 and DeepSpeed ZeRO-2."""
 
 import logging
+import os
 import shutil
 import sys
 import warnings
@@ -10,24 +11,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import convert_outputs_to_fp32
 from accelerate.utils.constants import FSDP_MODEL_NAME
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 
-from cosent.compute.distributed import decided_by_main, locked_by_main
+from cosent.compute.distributed import decided_by_main, launched_with, locked_by_main
 from cosent.errors import InputError, writing
 from cosent.models.loading import quiet_transformers
 from cosent.seal import SEAL, UNFINISHED, is_whole, seal
 from cosent.training.checkpoints import CONTINUE, SETTINGS_NAME, final_folder
-from cosent.training.sharding import check_strategy, in_bfloat16, launched_with, layer_classes, load_state
 
 logger = logging.getLogger(__name__)
 
 PRINTED = ("_spearman", "_recall_at_10", "_perplexity")  # endings of the validation metrics in a log line
 NOT_PRINTED = ("eval_", "train_", "total_", "epoch", "grad_norm")
+# Settings that `accelerate launch` passes on, under which weights are gathered, saved whole, and read by every rank.
+FSDP_SETTINGS = {
+    "FSDP_VERSION": "2",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
+}
 
 
 class LogLines(TrainerCallback):
@@ -121,7 +131,9 @@ class ResumableTrainer(Trainer):
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         if launched_with() is not None and self.args.mixed_precision == "bf16":
-            self.model.forward = in_bfloat16(self.model.forward, self.args.device)
+            # Under autocast with float32 outputs, as accelerate does for a single GPU and for DDP.
+            autocast = torch.autocast(self.args.device.type, torch.bfloat16)
+            self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
         if self.is_fsdp_enabled:
             warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # no loss works in place on outputs
             self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
@@ -216,3 +228,41 @@ def set_epoch(dataloader, epoch: int) -> None:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+
+
+def check_strategy(accelerator: Accelerator, precision: str) -> None:
+    """Refuses strategies under which a run would fail later or train incorrectly."""
+    strategy = launched_with()
+    if strategy is not None and precision == "fp16":
+        raise InputError(f"mixed_precision fp16 under {strategy}: nothing would scale the loss. Use bf16.")
+    if strategy == "deepspeed" and (stage := accelerator.state.deepspeed_plugin.zero_stage) not in (1, 2):
+        raise InputError(f"zero_stage {stage} is not supported, only 1 and 2. Use --launch fsdp to shard weights.")
+    for name, value in FSDP_SETTINGS.items() if strategy == "fsdp" else ():
+        if (setting := os.environ.get(name)) != value:
+            raise InputError(
+                f"{name.lower()} {setting} is not supported, only {value}. Use recipes/accelerate/fsdp.yaml."
+            )
+
+
+def layer_classes(model: nn.Module) -> list[str]:
+    """Class names of the layers in a backbone's deepest stack; FSDP shards them one by one.
+
+    transformers names them in `_no_split_modules` for BERT and RoBERTa, but not for ELECTRA, RoFormer or DeBERTa.
+    """
+    stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList) and len(stack)]
+    deepest = max(stacks, key=len, default=())
+    return sorted({type(layer).__name__ for layer in deepest})
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor], strict: bool = True) -> None:
+    """Loads full weights, which every rank has; with FSDP each keeps its shard.
+
+    Args:
+        strict: whether `state` must hold all weights of the model.
+    """
+    shares = dict(state)
+    for name, shard in model.state_dict().items():
+        if isinstance(shard, DTensor) and name in state:
+            whole = state[name].to(shard.device)
+            shares[name] = distribute_tensor(whole, shard.device_mesh, shard.placements, src_data_rank=None)
+    model.load_state_dict(shares, strict=strict)

@@ -257,12 +257,9 @@ class StudentTrainer(GlobalBatchTrainer):
         if "target_losses" in outputs:
             tokens = outputs["target_tokens"].sum().clamp(min=1)
             parts["generation_loss"] = outputs["target_losses"].sum() / tokens
-        self.batch_parts = {name: value.detach() for name, value in parts.items()}
+        for name, value in parts.items():
+            self.parts.setdefault(name, []).append(value.detach())
         return sum(parts.values())
-
-    def count_batch(self, loss: torch.Tensor) -> None:
-        for name, value in self.batch_parts.items():
-            self.parts.setdefault(name, []).append(value)
 
     def predictions_of(self, outputs: Outputs) -> Outputs:
         """Of a student that generates also `target_losses` and `target_tokens` of both directions, for perplexity."""

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from peft import LoraConfig
 from torch import Tensor, nn
 
@@ -62,7 +61,6 @@ class PairTrainer(GlobalBatchTrainer):
     """
 
     targets = ("labels", "groups", "objective")
-    idle_batches: Tensor
 
     def __init__(
         self,
@@ -169,20 +167,6 @@ class PairTrainer(GlobalBatchTrainer):
         loss = objective.batch_loss(outputs, targets, self.state.global_step / max(1, self.state.max_steps))
         loss = loss + sum(0.0 * values.sum() for name, values in outputs.items() if name not in objective.outputs)
         return loss
-
-    def count_batch(self, loss: Tensor) -> None:
-        self.batches += 1
-        self.idle_batches = self.idle_batches + (loss == 0)  # exactly 0: nothing to compare; counting waits for none
-
-    def _run_epoch(self, *, epoch, **kwargs):
-        self.batches, self.idle_batches = 0, torch.zeros((), dtype=torch.int64)
-        super()._run_epoch(epoch=epoch, **kwargs)
-        if idle := int(self.idle_batches):
-            logger.warning(
-                "epoch %d: %d of %d batches taught nothing, with a loss of 0, as pairs of one label have (infonce: "
-                "without similar ones). Raise --per_device_train_batch_size.",
-                *(epoch + 1, idle, self.batches),
-            )
 
 
 def build_objectives(
