@@ -6,16 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from datasets import Dataset
 from torch import nn
-from transformers import set_seed
 
 from cosent.compute import onednn
 from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.training.arguments import PairTrainingArguments
-from cosent.training.trainer import PairTrainer
-from tests.conftest import SENTENCES
 
 pytestmark = pytest.mark.skipif(not onednn.AVAILABLE, reason="this PyTorch has no oneDNN operator")
 
@@ -164,41 +159,3 @@ def test_threads_keep_their_own_products_and_leave_in_any_order(calls):
         assert calls, "the second thread still is inside"
         two.submit(second.__exit__, None, None, None).result()
     assert nn.Linear.forward is onednn.stock_forward
-
-
-STEPS = 8
-
-
-def learnt(tiny_model, output, checkpointing: bool = False) -> tuple[list[float], list[torch.Tensor]]:
-    """Trains the tiny encoder; returns the losses of the steps and the final weights."""
-    set_seed(1)
-    encoder = SentenceEncoder.from_pretrained(str(tiny_model), dropout=0.1)
-    if checkpointing:
-        encoder.backbone.activation_checkpointing_enable()
-    texts = [(a, b) for a in SENTENCES for b in SENTENCES[:5]]
-    rows = [{"sentence1": a, "sentence2": b, "label": float(i % 3)} for i, (a, b) in enumerate(texts)]
-    args = PairTrainingArguments(
-        **{"output_dir": str(output), "max_steps": STEPS, "per_device_train_batch_size": 16, "use_cpu": True},
-        **{"learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "no"},
-        **{"disable_tqdm": True, "report_to": "none"},
-    )
-    trainer = PairTrainer(encoder, args, train_dataset=Dataset.from_list(rows))
-    trainer.train()
-    history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return history, [parameter.detach().clone() for parameter in encoder.parameters()]
-
-
-def test_training_loses_as_stock_does(tiny_model, tmp_path, calls, monkeypatch):
-    """Fails if results of studies depend on the processor, the same seed gives two models, or layers that run again in
-    the backward pass (gradient checkpointing) take another path than in the forward pass."""
-    ours, weights = learnt(tiny_model, tmp_path)
-    products = len(calls)
-    assert len(ours) == STEPS and products == STEPS * 3 * 12
-    again, same = learnt(tiny_model, tmp_path)
-    assert ours == again and all(map(torch.equal, weights, same))
-    calls.clear()
-    assert learnt(tiny_model, tmp_path, checkpointing=True)[0] == pytest.approx(ours, abs=1e-5)
-    assert len(calls) == products + STEPS * 12, "each layer runs once more in a step"
-    monkeypatch.setattr(onednn, "beats_blas", lambda: False)
-    calls.clear()
-    assert learnt(tiny_model, tmp_path)[0] == pytest.approx(ours, abs=1e-4) and not calls

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from cosent.compute.grad_cache import backward_in_parts, split_batch
-from cosent.compute.onednn import onednn_linears, trainable_onednn_linears
+from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.packing import POSITIONS, packed_forward, plain_forward
 from cosent.losses.cosent import cosent_loss
 from cosent.models.bi_encoder import SentenceEncoder
@@ -115,36 +114,19 @@ def test_vectors_and_gradients_are_the_padded_ones(name, attention, device):
 
 @pytest.mark.parametrize("name", each(PACKED))
 def test_every_way_computes_the_same(name):
-    """Fails if checkpointing, gradient caching, oneDNN, half precision or LoRA compute other numbers on packed rows."""
+    """Fails if checkpointing, oneDNN, half precision or LoRA compute other numbers on packed rows."""
     model, batch = towers(name)
     encoder, sentences = model.encoder, {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
     expected = learn(model, batch, packing=False)
-    assert difference(learn(model, batch, packing=True), expected) < 5e-6
-    with trainable_onednn_linears():
-        assert difference(learn(model, batch, packing=True), expected) < 5e-6
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert all(gradient.isfinite().all() for gradient in learn(model, batch, packing=True))
-
-    model.zero_grad()
-    parts = split_batch(batch, 3)
-    backward_in_parts(
-        lambda part: model(**part), parts, lambda outputs: cosent_loss(outputs["scores"], torch.arange(6.0))
-    )
-    assert difference(gradients(model), expected) < 5e-6
-
     if encoder.backbone.supports_gradient_checkpointing:
         model.train()  # without which nothing is recomputed; there is no dropout
         encoder.activation_checkpointing_enable()
+    with trainable_onednn_linears():
         assert difference(learn(model, batch, packing=True), expected) < 5e-6
-
     with torch.no_grad():
         encoder.eval().packing = False
         vectors = encoder(**sentences)
         encoder.packing = True
-        with onednn_linears(encoder):
-            assert difference([encoder(**sentences)], [vectors]) < 2e-6
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert cosine_similarity(encoder(**sentences).float(), vectors).min() > 0.99
         half = encoder.bfloat16()(**sentences)
     assert half.dtype == torch.bfloat16 and cosine_similarity(half.float(), vectors).min() > 0.99
 

@@ -71,7 +71,7 @@ def test_evaluation_draws_no_random_number_of_training(train, made_up):
     """Fails if what else a run measures changes its dropout, and with it the model; or if a run that only chooses
     settings reads the test split, or all of a large validation split."""
     part = train(made_up, "--limit_validation", "20", "--skip_test", "true", "--retrieval", "false", output="part")
-    flags = "--eval_strategy steps --eval_steps 1 --save_strategy no --load_best_model_at_end false"
+    flags = "--eval_strategy steps --eval_steps 1 --save_strategy no"
     whole = train(made_up, *flags.split(), output="whole")
     record, scores = read_record(part), read_scores(part / "scores.npz")["made_up"]
     assert record.before["made_up"].keys() == record.after["made_up"].keys() == {"validation"}

@@ -5,7 +5,6 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from cosent.data.corpus import load_corpus
-from cosent.errors import InputError
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import read_record
 from cosent.seal import sha256_of_file
@@ -83,20 +82,3 @@ def test_a_loss_for_each_corpus(train, made_up, make_corpus, pairs, tiny_model, 
     assert read_record(folder).recipe["loss"] == words
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "with the losses `cosine_floor` and `infonce`" in card and "- loss:infonce\n" in card
-
-
-def test_a_function_trains_in_python(made_up, tiny_model, tmp_path):
-    """Fails if a callable is no loss of `PairTrainer`, or its parameters cannot be set."""
-    corpus, seen = load_corpus(str(made_up)), []
-
-    def squared(scores, labels, weight: float = 1.0):
-        seen.append(weight)
-        return weight * (scores - labels).square().mean()
-
-    args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=2, report_to="none")
-    options = {"train_dataset": corpus.split("train"), "labels": corpus.manifest}
-    trainer = PairTrainer(str(tiny_model), args, loss=squared, loss_args={"weight": 3}, **options)
-    trainer.train()
-    assert seen == [3.0, 3.0]
-    with pytest.raises(InputError, match="heavy .*weight"):
-        PairTrainer(str(tiny_model), args, loss=squared, loss_args={"heavy": 1.0}, **options)

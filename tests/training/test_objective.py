@@ -15,19 +15,13 @@ from cosent.models.sentence_bert import HEAD_FEATURES, SentenceBertHead
 from cosent.training.objective import build_objective, loss_targets
 
 
-def test_labels_of_any_range_are_scaled_into_0_to_1():
-    """Fails if a label leaves 0..1 by a rounding error and stops a run in the middle of an epoch."""
-    manifest = Manifest("odd", "graded", -0.3, 0.6, {"bi_encoder": 32}, {})
-    targets = loss_targets(LOSSES["cosine_squared"], np.array([-0.3, 0.6, 0.1], dtype=np.float32), manifest)
-    assert targets.min() == 0 and targets.max() == 1 and targets.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(0, 1), (0, 5), (1, 5), (0, 10), (1, 6), (0, 3), (0, 100), (-1, 1), (0, 4), (1, 7), (0, 7), (0, 0.3), (2, 9)],
+    [(0, 1), (0, 5), (1, 5), (0, 10), (1, 6), (0, 3), (0, 100), (-1, 1), (0, 4), (1, 7), (0, 7), (0, 0.3), (-0.3, 0.6)],
 )
 def test_loss_groups_and_retrieval_agree_on_what_is_similar(low, high):
-    """Fails if a pair is no negative, but no positive either, or is not to be found, at labels around any threshold."""
+    """Fails if a pair is no negative, but no positive either, or is not to be found, at labels around any threshold; or
+    if a label leaves 0..1 by a rounding error and stops a run in the middle of an epoch."""
     shares = np.arange(0.05, 1.0, 0.05)
     thresholds = [round(low + share * (high - low), 9) for share in shares]
     near = np.float32(thresholds)
@@ -115,8 +109,8 @@ def test_head_concatenates_the_features_it_names(features):
 
 
 def test_weights_come_from_the_seed_alone_and_stay_float32():
-    """Fails if two runs of one seed differ, a head shifts the dropout of the run, bf16 training rounds two close
-    logits to the same number, or a mistake trains something else without a word."""
+    """Fails if two runs of one seed differ, a head shifts the dropout of the run, or bf16 training
+    rounds two close logits to the same number."""
     torch.manual_seed(0)
     before = torch.get_rng_state()
     heads = [SentenceBertHead(8, 2, seed=seed) for seed in (3, 3, 4)]
@@ -128,11 +122,6 @@ def test_weights_come_from_the_seed_alone_and_stay_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(heads[0](embeddings), heads[0](embeddings.float()))
         assert heads[0](embeddings.bfloat16()).dtype == torch.float32
-    for features in (("u", "w"), (), ("u", "u")):
-        with pytest.raises(ValueError, match="features"):
-            SentenceBertHead(4, 2, features)
-    with pytest.raises(ValueError, match=r"got torch.float32 \(3, 3, 4\)"):
-        SentenceBertHead(4, 2)(torch.rand(3, 3, 4))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

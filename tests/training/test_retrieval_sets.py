@@ -7,7 +7,6 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import retrieval_task
-from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.record import read_queries, read_record
 from tests.conftest import SENTENCES
@@ -116,15 +115,6 @@ def test_two_corpora_select_by_their_mean(train, corpus, make_corpus, pairs, cap
     assert [entry["eval_map"] for entry in history] == pytest.approx(np.mean(each, axis=0).tolist())
     assert "map" not in record.after["graded"]["validation"] and "graded" not in record.intervals
     assert "No retrieval metrics" in caplog.text
-
-
-def test_without_anything_similar(train, evaluate, make_corpus, tiny_model):
-    """Fails if a split without queries gives NaN, or is to select an epoch."""
-    rows = [("甲乙", "丙丁", 1.0), ("甲乙", "戊己", 0.0), ("丙丁", "戊己", 2.0)] * 4
-    graded = make_corpus({"train": rows, "validation": rows, "test": rows}, "graded", 5.0)
-    assert "map" not in evaluate("--corpus", graded, model=tiny_model)[0]
-    with pytest.raises(InputError, match="recall_at_10 needs queries.*made_up"):
-        train(graded, "--metric_for_best_model", "recall_at_10")
 
 
 def test_similar_pairs_alone_select_an_epoch(train, make_corpus):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from cosent.data.corpus import load_corpus
-from cosent.data.manifest import Manifest
 from cosent.data.pairs import PairDataset
 from cosent.models.student import Student, unilm_mask
 from cosent.training.arguments import StudentTrainingArguments
@@ -81,8 +80,6 @@ def test_a_teacher_is_looked_up_by_row(tokenizer, pairs, make_corpus):
     assert not targets["synonyms"] and targets["teacher"].tolist() == [[4, 5], [2, 3]] and len(data) == 2
     assert held_out_synonyms(np.array([0.0, 4.0, 5.0, 3.9]), 4.0).tolist() == [False, True, True, False]
     assert held_out_synonyms(np.ones(2000), 1.0).sum() == 500
-    for kind, highest, least in (("binary", 1.0, 0.8), ("graded", 5.0, 4.0), ("nli", 2.0, 1.6)):
-        assert Manifest("any", kind, 0.0, highest, {}, {}).similar_from == pytest.approx(least)
 
 
 def test_evaluation_against_a_naive_loop(tiny_student, make_corpus, tmp_path):
