@@ -16,7 +16,8 @@ from lab.tables.studies import SHOWN, median, overlap_cell, protocol, tested, wi
 
 CORPORA = {"stsb": "STS-B", "atec": "ATEC", "bq": "BQ", "lcqmc": "LCQMC"}
 COMPARING = ("ranknet", "cosent")
-MINI = ("thresholds", "primary", "fixed_thresholds", "fixed_thresholds_atec")
+MINI = ("thresholds", "primary")
+FIXED = ("fixed_thresholds", "fixed_thresholds_atec")
 PUBLIC = ("public_stsb", "public_bq", "public_others")
 CROSS = ("public_cross", "public_cross_stsb")
 Rows = dict[str, tuple[str, tuple[str, ...]]]  # by label: row of a study, and the studies, of which the first counts
@@ -25,15 +26,20 @@ LOSSES: dict[str, Rows] = {  # by the study that a page names
         "squared error of the cosine": ("sbert_regression", MINI),
         "squared error of a line, learnt": ("regression_line", MINI),
         "logistic, threshold fixed at 0.5": ("logistic", MINI),
-        "the same at the rate of a learnt one": ("fixed_0.5", MINI),
-        "fixed at 0.7": ("fixed_0.7", MINI),
-        "fixed at 0.8": ("fixed_0.8", MINI),
-        "fixed at 0.9": ("fixed_0.9", MINI),
-        "fixed at the mean cosine of the first batch": ("fixed_mean", MINI),
         "logistic, threshold learnt": ("logistic_threshold", MINI),
         "logistic, threshold and scale learnt": ("logistic_line", MINI),
         "RankNet: compares pairs": ("ranknet", MINI),
         "CoSENT: compares pairs": ("cosent", MINI),
+    },
+    "fixed_thresholds": {
+        "logistic, threshold fixed at 0.5": ("fixed_0.5", FIXED),
+        "at 0.7": ("fixed_0.7", FIXED),
+        "at 0.8": ("fixed_0.8", FIXED),
+        "at 0.9": ("fixed_0.9", FIXED),
+        "at the mean cosine of the first batch": ("fixed_mean", FIXED),
+        "threshold learnt": ("logistic_threshold", MINI),
+        "threshold and scale learnt": ("logistic_line", MINI),
+        "CoSENT": ("cosent", MINI),
     },
     "public_stsb": {
         "untuned": ("cosent before training", PUBLIC),
