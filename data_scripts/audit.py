@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 
+import numpy as np
+
 from cosent.atomic import write_atomically
+from cosent.data.corpus import labels_of, load_corpus, reversed_labels, unknown_characters, unordered_pairs
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.evaluation.similarity import overlap_spearman
 from cosent.flags import REQUIRED, option
 
 from .description import shown_histogram
@@ -32,8 +36,6 @@ class AuditArguments:
 def main(arguments: AuditArguments) -> None:
     """Prints the report of a prepared corpus."""
     import pandas as pd
-
-    from cosent.data.corpus import load_corpus, reversed_labels, unknown_characters, unordered_pairs
 
     corpus = load_corpus(arguments.corpus)
     manifest, tokenizer = corpus.manifest, tokenizer_of(arguments.model)
@@ -75,11 +77,6 @@ def tokenizer_of(model: str):
 
 def describe(rows) -> dict:
     """Lengths, the no-model baseline, rows beyond the first of each pair, and pairs with different labels."""
-    import numpy as np
-
-    from cosent.data.corpus import labels_of, unordered_pairs
-    from cosent.evaluation.similarity import overlap_spearman
-
     sentences1, sentences2, labels = rows["sentence1"][:], rows["sentence2"][:], labels_of(rows)
     lengths = [len(text) for text in (*sentences1, *sentences2)]
     pairs = unordered_pairs(rows, str)

@@ -1,27 +1,36 @@
 """Build one Parquet file per split from the checked pairs of any source.
 
+Contradictory and repeated pairs of the user's own corpus, and the split of each of its pairs, are found by hashes of 8
+bytes a sentence, so that memory does not grow with the length of the texts: among ten million, two share one with a
+probability of 3 in a million.
+
 `datasets` keys its cache by the builder's configuration and notices neither an edited raw file nor edited builder code:
 it would return the old rows. So `build` bypasses that cache: every build writes to a fresh folder with its own cache.
 """
 
-from collections.abc import Iterator
+import hashlib
+from array import array
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from cosent.data.manifest import COLUMNS, SPLITS
+from cosent.data.corpus import COLUMNS, SPLITS, components, text_key
+from cosent.data.labels import NLI_CLASSES
 from cosent.errors import InputError
 from cosent.seal import sha256_of_file
 
-from .pairs import Tally
+from .pairs import Pair, Tally
 from .sources import Source
-from .splits import PairHashes, assign_splits
 
+SHOWN_CONFLICTS, SHOWN_ROWS = 3, 6
+LEFT_OUT = -1
 ONE_FILE = "1000GB"  # a split is one file, however large: `datasets` would start a second shard at 500 MB
 
 
@@ -116,3 +125,124 @@ def no_rows(source: Source, split: str, tally: Tally) -> InputError:
     names = ", ".join(str(file.path) for file in source.files[split])
     bad = [f"; line {row['line']}: {row['reason']}" for row in tally.bad_rows[:1]]
     return InputError(f"The {split} split has no usable row (read: {names}{''.join(bad)}). Name another file.")
+
+
+def hash_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+class PairHashes:
+    """Hashes of the pairs of a split: the texts, their `text_key`, the label, and the file and line of each."""
+
+    def __init__(self) -> None:
+        names = ("first", "second", "first_key", "second_key", "label", "file", "line")
+        self.columns = {name: array(type) for name, type in zip(names, "QQQQfHQ", strict=True)}
+
+    def add(self, file: int, line: int, pair: Pair) -> None:
+        texts = [hash_of(text) for text in pair[:2]]
+        keys = [hash_of(text_key(text)) for text in pair[:2]]
+        for column, value in zip(self.columns.values(), (*texts, *keys, pair[2], file, line), strict=True):
+            column.append(value)
+
+    def table(self) -> pd.DataFrame:
+        """A row per pair; `low` and `high` are the hashes of its texts in order."""
+        rows = pd.DataFrame({name: np.asarray(column) for name, column in self.columns.items()})
+        rows["low"], rows["high"] = np.minimum(rows["first"], rows["second"]), np.maximum(rows["first"], rows["second"])
+        return rows
+
+
+def assign_splits(source, split: str, hashes: PairHashes, tally: Tally) -> np.ndarray:
+    """The place in `SPLITS` of each pair of a split in its order, or `LEFT_OUT`; its counts go to `tally`."""
+    rows = hashes.table()
+    pair = ["first", "second"] if source.corpus.label_kind == "nli" else ["low", "high"]
+    tally.repeated = int(rows.duplicated([*pair, "label"]).sum())
+    conflicting = rows.groupby(pair)["label"].transform("nunique") > 1
+    tally.contradictory = len(rows.loc[conflicting, pair].drop_duplicates())
+    splits = np.full(len(rows), SPLITS.index(split), dtype=np.int8)
+    if tally.contradictory and source.on_conflict == "error":
+        names = NLI_CLASSES if source.corpus.label_kind == "nli" else ()
+        conflicts = rows[conflicting].groupby(pair, sort=False)
+        raise contradiction_error(split, source.files[split], tally.contradictory, conflicts, names)
+    usable = ~conflicting if source.on_conflict == "drop" else np.full(len(rows), True)
+    if not usable.all():
+        tally.left_out["contradictory pair"] = int((~usable).sum())
+    if usable.any() and any(source.shares.values()):
+        splits[usable], warnings = carve(rows[usable], source.shares, source.unit)
+        source.warnings += warnings
+    splits[~usable] = LEFT_OUT
+    return splits
+
+
+def contradiction_error(split: str, files: list, count: int, conflicts, names: Sequence[str]) -> InputError:
+    """The error for contradictory pairs, with the lines of the first few; `names` are the names of NLI classes."""
+    listed = ""
+    for _, rows in list(conflicts)[:SHOWN_CONFLICTS]:
+        places = []
+        for row in rows.head(SHOWN_ROWS).itertuples():
+            label = names[int(row.label)] if names else f"{row.label:g}"
+            places.append(f"{label} in {files[row.file].place(row.line)}")
+        listed += f"\n  {'; '.join(places)}"
+    return InputError(
+        f"{count:,} pairs of {split} have two different labels, among them:{listed}\nCorrect the rows, or pass "
+        "--on_conflict drop (leaves out and counts all rows of these pairs) or keep."
+    )
+
+
+def carve(rows: pd.DataFrame, shares: dict[str, float], unit: str) -> tuple[np.ndarray, list[str]]:
+    """The place in `SPLITS` of each row, which depends on their texts and not on their order; and warnings.
+
+    In an order that hashes draw, and in which each stretch has its share of every label, groups go to validation while
+    they fit into its share of the different pairs, then to test; the others, and one that is larger than a share, are
+    for training. The label of a group is its highest.
+
+    Args:
+        rows: a part of `PairHashes.table`.
+        unit: what makes a group: equal pairs (`pair`), those of a `query`, or all that share sentences, also through
+            other pairs (`sentence`); sentences with one `text_key` count as equal.
+    """
+    pair = rows.groupby(["low", "high"], sort=False).ngroup()
+    keys, sentences = np.unique(rows[["first_key", "second_key"]], return_inverse=True)
+    first, second = sentences.reshape(-1, 2).T
+    if unit == "query":
+        group = first
+    elif unit == "sentence":
+        group = components(first, second, len(keys))[first]
+    else:
+        group = np.minimum(first, second) * len(keys) + np.maximum(first, second)
+    group = np.unique(group, return_inverse=True)[1]
+    drawn = pd.DataFrame({"pair": pair, "key": pd.util.hash_pandas_object(rows[["low", "high"]], index=False)})
+    groups = (
+        drawn.assign(label=rows["label"])
+        .groupby(group)
+        .agg(size=("pair", "nunique"), key=("key", "min"), label=("label", "max"))
+        .sort_values("key")
+    )
+    of_label = groups.groupby("label")["key"]
+    order = (of_label.cumcount() + 0.5) / of_label.transform("size")
+    groups = groups.loc[order.sort_values(kind="stable").index]
+    different = int(groups["size"].sum())
+    room = {split: round(share * different) for split, share in shares.items()}
+    split_of = np.zeros(len(groups), dtype=np.int8)  # 0: train
+    for number, size in groups["size"].items():
+        split = next((split for split in room if size <= room[split]), None)
+        if split is not None:
+            room[split] -= size
+            split_of[number] = SPLITS.index(split)
+    warnings = []
+    for split, share in shares.items():
+        if share and not {0, SPLITS.index(split)} <= set(split_of):
+            largest = groups["size"].max() if different else 0
+            reason = f"that is {round(share * different)} of them"
+            if largest > 1:
+                reason += f", and the largest group that stays together by --split_by has {largest:,}"
+            raise InputError(
+                f"--{split}_share {share:g} of {different:,} different pairs cannot be taken: {reason}. Give more "
+                "pairs or another share."
+            )
+        if room[split] > share * different / 3:
+            size = round(share * different) - room[split]
+            warnings.append(
+                f"{split} has {size:,} of {different:,} different pairs, {size / different:.1%} where --{split}_share "
+                f"asks for {share:.1%}: larger groups, which stay together, are in train."
+            )
+    return split_of[group], warnings

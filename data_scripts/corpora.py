@@ -26,7 +26,7 @@ class Corpus(Labels):
         max_length: tokens with special tokens, per sentence and per pair.
         hub_repository, hub_revision: pinned dataset on the Hugging Face Hub with columns sentence1, sentence2, score.
         notes: remarks for readers of the manifest, stored as its warnings.
-        terms: what its publisher allows, as in `cosent.data.manifest.Manifest`; `nothing stated` if that is not said.
+        terms: what its publisher allows, as in `cosent.data.corpus.Manifest`; `nothing stated` if that is not said.
     """
 
     label_min: float = 0.0

@@ -2,8 +2,18 @@
 
 from pathlib import Path
 
+import numpy as np
+
+from cosent.data.corpus import (
+    SPLITS,
+    Manifest,
+    labels_of,
+    sentence_groups,
+    share_of_known_similar,
+    similar,
+    unordered_pairs,
+)
 from cosent.data.labels import LARGEST, NLI_CLASSES
-from cosent.data.manifest import SPLITS, Manifest
 from cosent.errors import InputError
 from cosent.seal import sha256_of_file
 
@@ -22,8 +32,6 @@ def dataset_of(folder: Path, split: str):
 
 def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
     """Suitable loss for the train split; None if no loss could learn from the labels."""
-    from cosent.data.corpus import labels_of, sentence_groups, share_of_known_similar, similar
-
     rows, least = dataset_of(folder, "train"), manifest.similar_from
     labels = labels_of(rows)
     negatives = similar(labels, least).any() and share_of_known_similar(sentence_groups(rows, least)) < 1
@@ -34,8 +42,6 @@ def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
 
 def describe(source, folder: Path, tallies: dict) -> Manifest:
     """The manifest of the splits in `folder`."""
-    from cosent.data.corpus import labels_of, unordered_pairs
-
     corpus, warnings, splits = source.corpus, list(source.warnings), {}
     rows = {split: dataset_of(folder, split) for split in SPLITS if (folder / f"{split}.parquet").exists()}
     labels = {split: labels_of(pairs) for split, pairs in rows.items()}
@@ -109,8 +115,6 @@ def caveats(split: str, facts: dict, words: dict) -> list[str]:
 
 def histogram(labels, low: float, high: float) -> dict[str, int]:
     """Rows by label, in ascending order; many distinct labels are counted in ten bins of equal width instead."""
-    import numpy as np
-
     distinct, counts = np.unique(labels, return_counts=True)
     if len(counts) <= MOST_HISTOGRAM_KEYS:
         return {f"{label:g}": int(count) for label, count in zip(distinct, counts, strict=True)}

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
+from cosent.data.corpus import SPLITS
 from cosent.data.files import PAIR, find_columns, first_row
 from cosent.data.formats import FORMATS, KEYED, format_of, known_format
 from cosent.data.labels import LARGEST, label_values
-from cosent.data.manifest import SPLITS
 from cosent.errors import InputError
 from cosent.flags import refuse_changed
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cosent.data.corpus import COLUMNS
 from cosent.data.files import LABEL_NAMES, TableRecord, check_text
 from cosent.data.formats import KEYED, RowError, as_text, is_blank, place
 from cosent.data.labels import LabelReader
-from cosent.data.manifest import COLUMNS
 from cosent.errors import InputError
 
 NO_GOLD_LABEL = "-"  # SNLI and OCNLI: the annotators found no majority

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosent.atomic import complete_folder, locked
+from cosent.data.corpus import MANIFEST_NAME, Manifest, reversed_labels
 from cosent.data.files import LabelArguments, TableArguments
-from cosent.data.manifest import MANIFEST_NAME, Manifest
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 
@@ -63,8 +63,6 @@ class OwnPairsArguments(TableArguments, LabelArguments):
 
 def main(arguments: PrepareArguments, own: OwnPairsArguments) -> None:
     """Prepares one corpus."""
-    from cosent.data.corpus import reversed_labels
-
     check_flags(arguments, own)
     output = Path(arguments.output or Path("data", arguments.name))
     with locked(output):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from cosent.data.corpus import COLUMNS, SPLITS
 from cosent.data.files import LABEL_NAMES, SENTENCE1_NAMES, SENTENCE2_NAMES, Table, TableRecord, open_table
 from cosent.data.formats import FileOptions
 from cosent.data.labels import LabelReader
-from cosent.data.manifest import COLUMNS, SPLITS
 from cosent.errors import InputError
 
 from .corpora import CORPORA, Corpus

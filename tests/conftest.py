@@ -20,7 +20,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
 from cosent.comparing.results import Result, read_results, save_results
-from cosent.data.manifest import Manifest
+from cosent.data.corpus import Manifest
 from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.significance import spearman
 from cosent.models.decision import DecisionRule, write_rules

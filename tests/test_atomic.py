@@ -30,12 +30,6 @@ def replace(folder: Path, content: str = "new") -> None:
         (partial / "rows").write_text(content)
 
 
-def killed(code: str, *words: object) -> None:
-    """Runs code that kills its own process."""
-    process = subprocess.run([sys.executable, "-c", code, *map(str, words)], check=False)
-    assert process.returncode == -signal.SIGKILL
-
-
 KILL_AT_RENAME = """
 import os, pathlib, sys
 from cosent.atomic import complete_folder
@@ -55,7 +49,8 @@ with complete_folder(folder, overwrite=True) as partial:
 @pytest.mark.parametrize("renames", [0, 1])
 def test_a_corpus_outlives_a_kill_at_any_rename(folder, renames, caplog):
     """Fails if a power cut or the kernel's OOM killer takes the old corpus, or leaves hidden copies for ever."""
-    killed(KILL_AT_RENAME, folder, renames)
+    process = subprocess.run([sys.executable, "-c", KILL_AT_RENAME, folder, str(renames)], check=False)
+    assert process.returncode == -signal.SIGKILL
     assert folder.exists() == (renames == 0) and len(list(folder.parent.iterdir())) >= 2, "it was killed elsewhere"
     with locked(folder), caplog.at_level(logging.WARNING):
         assert (folder / "rows").read_text() == "old"

@@ -1,13 +1,8 @@
 """What a run leaves is read back as it was written, and scores rank the pairs exactly as they did."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.models.decision import rule_for
 from cosent.record import (
     RECORD_NAME,
     CorpusRecord,
@@ -45,17 +40,6 @@ def test_a_record_reads_back_as_it_was(tmp_path):
     record.save(tmp_path)
     assert vars(read_record(tmp_path)) == vars(record)
     assert {file.name for file in tmp_path.iterdir()} == {RECORD_NAME, SEAL}, "the run still counts as unfinished"
-
-
-def test_the_shipped_model_answers_with_a_probability():
-    """Fails if `cosent similarity` without --model gives no verdict, or its card shows others than its record."""
-    rule = rule_for("similar", ("", ""))[0]
-    low, high = rule.probabilities([0.3, 0.99])
-    assert rule.corpus == "all" and 0 < low < 0.1 < 0.9 < high < 1
-    after, card = read_record("similar").after, Path(resolve("similar"), "README.md").read_text(encoding="utf-8")
-    row = next(line for line in card.splitlines() if line.startswith("| **similar**"))
-    spearmans = [after[corpus]["test"]["spearman"] for corpus in ("atec", "bq", "lcqmc", "pawsx", "stsb")]
-    assert [f"{100 * value:.1f}" for value in spearmans] == re.findall(r"\*\*(\d+\.\d)\*\*", row)[:5]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"recipe": {}}', '{"after": 3}', "\ufeff"])

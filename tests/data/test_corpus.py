@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cosent.data.corpus import leaks, load_corpus, pair_groups, random_subset, sentence_groups, unknown_characters
+from cosent.data.corpus import leaks, load_corpus, pair_groups, random_subset, sentence_groups
 from cosent.data.pairs import PairDataset
 from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
@@ -21,16 +21,6 @@ def test_a_subset_is_fixed_and_random(make_corpus, pairs, tokenizer):
     data = PairDataset(some, tokenizer, 32)
     np.testing.assert_array_equal([row[2]["labels"] for row in data], some["label"][:])
     assert random_subset(rows, 10**6, "--limit_train", 1) is rows
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("lcqmc", "prepare lcqmc"), ("", "no prepared corpus"), ("raw.tsv", "no prepared corpus")]
-)
-def test_a_missing_corpus_says_how_to_prepare_it(tmp_path, name, message):
-    """Fails if a user without data is left with a stack trace, or a raw file is read as if it were prepared."""
-    (tmp_path / "raw.tsv").write_text("好\t坏\t0\n", encoding="utf-8")
-    with pytest.raises(InputError, match=message):
-        load_corpus(name if name == "lcqmc" else str(tmp_path / name), str(tmp_path))
 
 
 def test_a_file_that_was_changed_after_it_was_prepared(make_corpus):
@@ -99,14 +89,6 @@ def test_grades_are_gains(make_corpus, caplog):
     corpus = load_corpus(str(make_corpus({"test": [("甲", "乙", 0.0), ("甲", "甲", 1.0)]})))
     assert retrieval_task(corpus.split("test"), corpus.manifest, "test") is None
     assert "test has no two different sentences with a label from 0.8" in caplog.text
-
-
-def test_unknown_characters_are_counted(tokenizer):
-    """Fails if the share that `audit` and a training give is not that of the characters that become [UNK]."""
-    share, shown = unknown_characters(["陈玙和陈玙", "玕 a1，"], tokenizer.backend_tokenizer)
-    assert share == pytest.approx(3 / 10) and shown == "玙 2, 玕 1"
-    assert unknown_characters(["怎么还款"], tokenizer.backend_tokenizer) == (0, "")
-    assert unknown_characters([], tokenizer.backend_tokenizer) == (0, "")
 
 
 def test_leaks_of_either_order(make_corpus):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from cosent.data.files import PAIR, SENTENCE, open_table, read_rows, read_texts
+from cosent.data.files import PAIR, SENTENCE, open_table
 from cosent.data.writers import check_output, table_writer
 from cosent.errors import InputError
 
@@ -152,15 +152,6 @@ def test_what_is_not_needed_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"\[xlsx\]"):
         pairs(tmp_path / "a.xlsx")
-
-
-def test_blank_lines_between_texts_do_not_count(tmp_path):
-    """Fails if a text file for training or mining needs an editor for its paragraphs, or a blank text is trained on."""
-    (tmp_path / "a.csv").write_text("id,text\n1,\n\n2, 好\n", encoding="utf-8")
-    (tmp_path / "a.txt").write_text("\n好\n\u200b\n\n", encoding="utf-8")
-    assert list(read_texts([tmp_path / "a.csv", tmp_path / "a.txt"])) == ["好", "好"]
-    with pytest.raises(InputError, match="a.txt, line 1: .*an empty line"):
-        next(read_rows([tmp_path / "a.txt"]))  # its number would not be that of the line
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from cosent.data.corpus import load_corpus
-from cosent.data.files import read_texts
+from cosent.data.files import read_rows, read_texts
 from cosent.data.pairs import (
     CorpusSampler,
     JoinedPairCollator,
@@ -40,19 +40,6 @@ def test_rows_arrive_in_order_with_their_labels(make_corpus, pairs, tokenizer):
     data = PairDataset(corpus.split("train"), tokenizer, 10)
     assert data.truncated == 2  # 52 and 11 tokens; 10 tokens just fit
     assert len(data[0][0]) == 10 and data[0][0][-1] == tokenizer.sep_token_id
-
-
-def test_joined_pairs_are_what_the_tokenizer_gives(make_corpus, pairs, tokenizer):
-    """Fails if a joined pair differs from the tokenizer's own batch, or one cut at the end of the longer sentence."""
-    rows = [*pairs[:20], ("好" * 50, "坏", 1.0)]
-    data = JoinedPairDataset(load_corpus(make_corpus({"train": rows})).split("train"), tokenizer, 24)
-    batch = JoinedPairCollator.from_tokenizer(tokenizer)([data[index] for index in range(len(data))])
-    first, second, _ = zip(*rows, strict=True)
-    options = {"padding": True, "truncation": "longest_first", "max_length": 24, "return_tensors": "pt"}
-    for name, expected in tokenizer(list(first), list(second), **options).items():
-        assert batch[name].tolist() == expected.tolist(), name
-    assert (data.truncated, data.sequences, data.unit) == (1, 21, "pairs")
-    assert tokenizer.decode(batch["input_ids"][-1]).replace(" ", "") == f"[CLS]{'好' * 20}[SEP]坏[SEP]"
 
 
 def test_segments_that_are_not_zeros_before_ones(make_corpus, pairs, tiny_model):
@@ -149,14 +136,18 @@ def test_collators_give_the_tensors_of_their_docstrings():
 
 
 def test_texts_of_every_kind_of_file(tmp_path):
-    """Fails if a byte order mark or a line end of Windows becomes part of a sentence, or an empty line is a text."""
+    """Fails if a byte order mark or a line end of Windows becomes part of a sentence, an empty line is a text, or the
+    number of a row is not that of its line."""
     content = "\ufeff好\r\n\r\n\u200b\n 坏 \n末".encode()
     (tmp_path / "a.txt").write_bytes(content)
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
     lines = "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in ("好", "", "坏", "\u3000\u200b", "末"))
     (tmp_path / "a.jsonl").write_text(lines + "\n", encoding="utf-8")
-    for name in ("a.txt", "a.txt.gz", "a.jsonl"):
+    (tmp_path / "a.csv").write_text("id,text\n1,好\n2,\n\n3, 坏\n4,末\n", encoding="utf-8")
+    for name in ("a.txt", "a.txt.gz", "a.jsonl", "a.csv"):
         assert list(read_texts([tmp_path / name])) == ["好", "坏", "末"], name
+    with pytest.raises(InputError, match="a.txt, line 2: .*an empty line"):
+        list(read_rows([tmp_path / "a.txt"]))
     (tmp_path / "a.csv").write_text("a,b\n好,坏\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"text or sentence, got a, b\. (?!.*positions)"):  # no flag names a column
         list(read_texts([tmp_path / "a.csv"]))

@@ -5,7 +5,7 @@ import pyarrow.parquet
 import pytest
 from cosent.data_scripts.corpora import CORPORA
 
-from cosent.data.manifest import Manifest
+from cosent.data.corpus import Manifest
 from cosent.errors import InputError
 from cosent.seal import sha256_of_file
 
@@ -71,28 +71,21 @@ def test_a_wrong_name_or_source_is_named(bench):
             bench.prepare(name, "--source", bench.folder, *BINARY)
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """Returns a function that puts splits on a made-up Hub, and gives back what is asked for there."""
+def test_the_hub_is_asked_for_the_pinned_revision(bench, monkeypatch):
+    """Fails if rows of another revision are prepared, or a Hub out of reach or with other columns is a traceback."""
+    splits, asked = {}, {}
 
-    def stand_in(splits: dict):
-        asked = {}
+    def load_dataset(repository, revision=None):
+        asked.update(repository=repository, revision=revision)
+        if not splits:
+            raise ConnectionError(f"Couldn't reach '{repository}' on the Hub")
+        return datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
 
-        def load_dataset(repository, revision=None):
-            asked.update(repository=repository, revision=revision)
-            if not splits:
-                raise ConnectionError(f"Couldn't reach '{repository}' on the Hub")
-            return datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
-
-        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-        return asked
-
-    return stand_in
-
-
-def test_the_hub_is_asked_for_the_pinned_revision(bench, hub):
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    bench.stops("C-MTEB/BQ at revision e3dda5e.*--source FOLDER", "bq", "--source", "hub")
+    bench.stops("snli_zh .*--source FOLDER", "snli_zh", "--source", "hub")
     row = {"sentence1": " 甲 ", "sentence2": "乙", "score": 1.0}
-    asked = hub({"train": [row, row | {"score": 0.0}], "validation": [row], "test": [row]})
+    splits |= {"train": [row, row | {"score": 0.0}], "validation": [row], "test": [row]}
     pinned = [corpus for corpus in CORPORA.values() if corpus.hub_repository]
     assert len(pinned) == 5 and all(len(corpus.hub_revision) == 40 for corpus in pinned)
     for corpus in pinned[:2]:
@@ -100,13 +93,7 @@ def test_the_hub_is_asked_for_the_pinned_revision(bench, hub):
         assert asked == {"repository": corpus.hub_repository, "revision": corpus.hub_revision}
         assert corpus.hub_revision in manifest["source"]
         assert bench.rows() == [("甲", "乙", 1.0), ("甲", "乙", 0.0)]
-
-
-def test_bad_hub_rows_and_a_hub_out_of_reach_stop(bench, hub):
-    hub({"test": [{"sentence1": "甲", "sentence2": "乙", "score": 7.5}]})
+    splits |= {"test": [{"sentence1": "甲", "sentence2": "乙", "score": 7.5}]}
     bench.stops("STSB/test, line 1: .*0 to 5, got 7.5", "stsb", "--source", "hub")
-    hub({"test": [{"premise": "甲", "sentence2": "乙", "score": 1.0}]})
+    splits |= {"test": [{"premise": "甲", "sentence2": "乙", "score": 1.0}]}
     bench.stops("sentence1, sentence2, score, got split 'test'", "stsb", "--source", "hub")
-    hub({})
-    bench.stops("C-MTEB/BQ at revision e3dda5e.*--source FOLDER", "bq", "--source", "hub")
-    bench.stops("snli_zh .*--source FOLDER", "snli_zh", "--source", "hub")

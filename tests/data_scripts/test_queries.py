@@ -1,15 +1,10 @@
 """If these fail, a retrieval file (query, positives, negatives) trains on other pairs or labels than it holds."""
 
 import json
-import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from cosent.data_scripts import prepare
-from cosent.data_scripts.own import from_own_pairs
-from cosent.data_scripts.pairs import Tally
-from cosent.data_scripts.splits import PairHashes, assign_splits
 
 from cosent.errors import InputError
 
@@ -159,26 +154,3 @@ def test_whole_queries_are_carved_out(bench, prepared):
     assert [facts["rows"] for facts in manifest["splits"].values()] == [126, 18, 36]
     queries = [{row[0] for row in bench.rows(split)} for split in ("train", "validation", "test")]
     assert len(set.union(*queries)) == sum(map(len, queries)) == 60
-
-
-@pytest.mark.matrix
-def test_memory_does_not_grow_with_the_file(bench):
-    """Fails if the texts of a file are held in memory: a hundred times the rows take little more than hashes."""
-
-    def peak(count: int) -> int:
-        text = "很长的句子" * 100
-        rows = ({"query": f"{i}{text}", "pos": [f"甲{i}{text}"], "neg": [f"乙{i}{text}"]} for i in range(count))
-        path = bench.write("long.jsonl", "".join(map(lines, rows)))
-        source = from_own_pairs("mine", path, prepare.OwnPairsArguments(on_conflict="drop", validation_share=0.1))
-        tracemalloc.start()
-        hashes = PairHashes()
-        for file, line, pair in source.pairs("train", Tally()):
-            hashes.add(file, line, pair)
-        assert (assign_splits(source, "train", hashes, Tally()) == 1).sum() == 2 * count // 10
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return most
-
-    peak(20)  # imports
-    small, large = peak(20), peak(2000)  # the larger file has 9 MB
-    assert large < small + 1_500_000

@@ -16,7 +16,7 @@ from cosent.atomic import locked
 from cosent.comparing import session
 from cosent.comparing.results import read_results
 from cosent.comparing.session import EARLIER
-from cosent.data.manifest import corpus_folder
+from cosent.data.corpus import corpus_folder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.flags import parse

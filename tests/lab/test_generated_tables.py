@@ -1,6 +1,5 @@
 """The tables of README and docs are those of the committed results."""
 
-import json
 import re
 
 import pytest
@@ -9,30 +8,10 @@ import cosent
 from cosent.errors import InputError
 from cosent.evaluation import significance
 from cosent.losses import LOSSES
-from lab.benchmarks.quickstart import quickstart_table
+from lab import RESULTS
 from lab.claims import measures
 from lab.tables import __main__ as tables
 from lab.tables import figures
-
-RUNS = [{"seed": 1, "scores": [0.9, 0.4], "test_spearman": 0.75, "device": "CPU", "commit": "abc"}]
-SHOWN = {"pairs": [["甲", "乙"], ["丙", "丁"]], "published": [0.977, 0.624], "runs": RUNS}
-
-
-@pytest.fixture
-def repository(tmp_path):
-    """A repository with one result and two pages that show it, one of them stale and neither of them Chinese."""
-    (tmp_path / "lab/results").mkdir(parents=True)
-    (tmp_path / "lab/results/quickstart.json").write_text(json.dumps(SHOWN))
-    (tmp_path / "docs").mkdir()
-    block = "# Title\n<!-- results:quickstart -->\n{}\n<!-- end -->\nText\n"
-    (tmp_path / "README.md").write_text(block.format(quickstart_table(SHOWN)))
-    (tmp_path / "docs/any.md").write_text(block.format("0.333"))
-    return tmp_path
-
-
-def run(root, *argv) -> None:
-    tables.main(tables.parser().parse_args([str(argument) for argument in argv]), root)
-
 
 # `+1.2 [0.3, 2.1]`, with its brackets escaped or not, `(+0.1 to +0.5)`, bold type of what is significant, verdicts.
 INTERVAL = re.compile(
@@ -69,30 +48,13 @@ def test_every_page_is_current(monkeypatch, whole):
     assert [name for name, texts in both.items() if len({INTERVAL.sub("", text) for text in texts}) > 1] == []
 
 
-def test_stale_pages_are_named_and_filled(repository, capsys):
-    """Fails if `--check` passes a stale page or changes it, text around a block is lost, or a current page is written
-    anew."""
-    current, stale = repository / "README.md", repository / "docs/any.md"
-    before = current.stat().st_mtime_ns
-    with pytest.raises(SystemExit, match="1"):
-        run(repository, "--check")
-    out = capsys.readouterr().out
-    assert "any.md: not current" in out and "README.md" not in out and "0.333" in stale.read_text()
-    run(repository)
-    text = stale.read_text()
-    assert text == current.read_text() and text.startswith("# Title\n") and text.endswith("<!-- end -->\nText\n")
-    assert "| 甲 / 乙 | 0.977 | 0.900 |" in text
-    assert current.stat().st_mtime_ns == before
-    assert capsys.readouterr().out == f"{stale}: filled\n"
-    run(repository, "--check")
-
-
-def test_a_block_without_a_result_is_an_error(repository):
+def test_a_block_without_a_result_is_an_error():
     """Fails if a misspelt block keeps what somebody typed, or a new kind of result is shown as if it were speed."""
-    (repository / "lab/results/towers").mkdir()
     for block in ("nothing", "towers nothing"):
         with pytest.raises(InputError, match=f"results:{block}"):
-            tables.fill(f"<!-- results:{block} -->\n<!-- end -->", repository / "lab/results")
+            tables.fill(f"<!-- results:{block} -->\n<!-- end -->", RESULTS)
+    filled = tables.fill("# A\n<!-- results:front -->\n0.333\n<!-- end -->\nText\n", RESULTS)
+    assert filled.startswith("# A\n<!-- results:front -->\n|") and filled.endswith("\n<!-- end -->\nText\n")
 
 
 def test_figures_of_a_page_on_paper():

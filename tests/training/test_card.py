@@ -13,7 +13,7 @@ from huggingface_hub.utils import filter_repo_objects
 from markdown_it import MarkdownIt
 
 from cosent import decision_rules
-from cosent.data.manifest import Manifest
+from cosent.data.corpus import Manifest
 from cosent.encoders import resolve
 from cosent.models import load_model
 from cosent.record import lineage, read_record, terms_of, trained_on_pairs

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from cosent.data.corpus import sentence_groups
-from cosent.data.manifest import Manifest
+from cosent.data.corpus import Manifest, sentence_groups
 from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
 from cosent.losses import LOSSES

@@ -16,7 +16,7 @@ from cosent.cli import launch_command
 from cosent.comparing.results import Result, save_results
 from cosent.comparing.runs import Run
 from cosent.compute.processes import run_logged
-from cosent.data.manifest import corpus_folder
+from cosent.data.corpus import corpus_folder
 from cosent.errors import InputError
 from cosent.models.decision import decision_rules
 from cosent.record import QUERIES_NAME, SCORES_NAME, CorpusRecord, read_queries, read_record, read_scores

@@ -1,12 +1,17 @@
-"""A prepared corpus: loading and checks, leaks between splits, and groups of its sentences and pairs."""
+"""A prepared corpus: its manifest, loading and checks, leaks between splits, and groups of its sentences and pairs.
+
+A prepared corpus is a folder with up to one `<split>.parquet` per split and a `MANIFEST.json`. Labels are always
+numbers that rise with similarity, so that every loss that only needs their order can use them unchanged.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,18 +19,87 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cosent.data.labels import Labels
-from cosent.data.manifest import COLUMNS, MANIFEST_NAME, SPLITS, Manifest, existing_corpus
 from cosent.errors import InputError, reading
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlaps
+from cosent.flags import nearest, option
 from cosent.seal import sha256_of_file
 
 if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without
 
+COLUMNS = ("sentence1", "sentence2", "label")  # string, string, float32
+SPLITS = ("train", "validation", "test")
+MANIFEST_NAME = "MANIFEST.json"
 FEWEST_PAIRS, MOST_PAIRS, OVERLAP_RESAMPLES = 20, 2000, 500  # for an interval of character overlap
 IGNORED = re.compile("[\u200b-\u200d\u2060\ufeff]|\\W+$")  # zero-width characters, punctuation at the end
 UNKNOWN_TOKENS = ("[UNK]", "<unk>")
+
+
+@dataclass
+class Manifest(Labels):
+    """Manifest of a prepared corpus: the meaning of its labels, and
+
+    Args:
+        max_length: tokens, by tower (`bi_encoder`: per sentence, `cross_encoder`: per pair), special tokens counted.
+        splits: by split name: `rows`, `sha256` of the Parquet file, `label_histogram`, `source_files` (name, SHA-256,
+            rows read), `published_rows` (or None), `left_out` (reason -> rows), `repeated_rows`, `contradictory_pairs`,
+            `bad_rows` (file, line, text, reason); of made pairs `mined` or `made`: how `mine` or `probe` made them.
+        absent_splits: splits that the source does not have.
+        warnings: caveats for users of the figures, e.g. a partial corpus.
+        source: origin of the rows, in words.
+        terms: what the publisher allows; empty for pairs of one's own.
+    """
+
+    max_length: dict[str, int]
+    splits: dict[str, dict]
+    absent_splits: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    source: str = ""
+    terms: str = ""
+
+    def save(self, folder: str | Path) -> None:
+        text = json.dumps(asdict(self), ensure_ascii=False, indent=2)
+        Path(folder, MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Manifest:
+        """Reads the manifest of a prepared folder."""
+        path = Path(folder, MANIFEST_NAME)
+        if not path.is_file():
+            raise InputError(f"{folder} has no {MANIFEST_NAME}. Run `cosent prepare NAME --source {folder}` first.")
+        with reading(path, advice="Copy it again, or prepare the corpus again."):
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            manifest = cls(**{item.name: raw[item.name] for item in fields(cls) if item.name in raw})
+            if not all({"rows", "sha256"} <= facts.keys() for facts in manifest.splits.values()):
+                raise KeyError("rows or sha256")
+            return manifest
+
+
+@dataclass(kw_only=True)
+class DataFolder:
+    """Prepared corpora."""
+
+    data_dir: str = option("data", "Folder of the prepared corpora.")
+
+
+def corpus_folder(name_or_folder: str, data_dir: str | Path) -> Path | None:
+    """Folder of a prepared corpus, by name under `data_dir` or as a folder; None if there is none."""
+    places = (Path(data_dir, name_or_folder), Path(name_or_folder))
+    return next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
+
+
+def existing_corpus(name_or_folder: str, data_dir: str | Path) -> Path:
+    """As `corpus_folder`; where there is none, an error with the nearest name."""
+    folder = corpus_folder(name_or_folder, data_dir)
+    if folder is None:
+        names = [manifest.parent.name for manifest in Path(data_dir).glob(f"*/{MANIFEST_NAME}")]
+        raise InputError(
+            f"There is no prepared corpus {name_or_folder!r}, neither under {data_dir}/ nor as a folder."
+            f"{nearest(name_or_folder, names)} Run `cosent prepare {Path(name_or_folder).stem} --source FILES` first "
+            "(demo needs no --source)."
+        )
+    return folder
 
 
 @dataclass
@@ -114,16 +188,6 @@ def reversed_labels(rows: datasets.Dataset, manifest: Labels) -> str | None:
         remedy = "are 0 and 1 (or neg and pos) exchanged? Exchange them, or prepare again with --label_values 0=1 1=0"
     low, high = np.nanpercentile(resampled, (2.5, 97.5))
     return f"similar pairs share fewer characters than dissimilar ones (Spearman {low:.2f} to {high:.2f}): {remedy}"
-
-
-def measured_splits(
-    splits: dict[str, datasets.Dataset], limit_validation: int | None, skip_test: bool, seed: int
-) -> dict[str, datasets.Dataset]:
-    """The splits of a corpus with a random part of validation, or without test."""
-    measured = {name: rows for name, rows in splits.items() if not (name == "test" and skip_test)}
-    if "validation" in measured:
-        measured["validation"] = random_subset(measured["validation"], limit_validation, "--limit_validation", seed)
-    return measured
 
 
 def text_key(text: str) -> str:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cosent.data.corpus import labels_of
-from cosent.data.manifest import COLUMNS
+from cosent.data.corpus import COLUMNS, labels_of
 from cosent.data.tokens import run_tokenizer, tokenize_pairs
 from cosent.errors import InputError
 

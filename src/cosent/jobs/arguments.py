@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cosent.data.corpus import DataFolder
 from cosent.data.files import FileArguments, TableArguments
-from cosent.data.manifest import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 
 from cosent.atomic import complete_folder, locked
-from cosent.data.manifest import DataFolder
+from cosent.data.corpus import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.flags import REQUIRED, option

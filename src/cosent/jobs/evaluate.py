@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cosent.data.corpus import Corpus
+from cosent.data.corpus import SPLITS, Corpus, Manifest
 from cosent.data.files import (
     AS_USUAL,
     LABEL_NAMES,
@@ -36,7 +36,6 @@ from cosent.data.files import (
     read_rows,
 )
 from cosent.data.labels import LABEL_WORDS, label_values, number_of, remedy_of
-from cosent.data.manifest import SPLITS, Manifest
 from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import resolve
 from cosent.errors import InputError

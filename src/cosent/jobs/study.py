@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cosent.atomic import locked
-from cosent.data.manifest import DataFolder, existing_corpus
+from cosent.data.corpus import DataFolder, existing_corpus
 from cosent.flags import REQUIRED, option
 
 STOPPED = 130  # exit status after Ctrl-C

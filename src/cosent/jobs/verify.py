@@ -9,7 +9,7 @@ other software, without whole.json, must hold what its modules.json and config.j
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.data.manifest import MANIFEST_NAME
+from cosent.data.corpus import MANIFEST_NAME
 from cosent.encoders import local
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option

@@ -14,9 +14,8 @@ from pyarrow import parquet
 from tqdm.auto import tqdm
 
 from cosent.atomic import complete_folder
-from cosent.data.corpus import Corpus
+from cosent.data.corpus import COLUMNS, SPLITS, Corpus, Manifest
 from cosent.data.files import normalized_text
-from cosent.data.manifest import COLUMNS, SPLITS, Manifest
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.models import load_model

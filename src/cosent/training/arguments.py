@@ -9,7 +9,7 @@ from peft import LoraConfig
 from transformers import TrainingArguments
 
 from cosent.compute.distributed import launched_with
-from cosent.data.manifest import DataFolder
+from cosent.data.corpus import DataFolder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
 from cosent.flags import RECIPES, UNSUPPORTED, option, refuse_below_1, refuse_changed, refuse_negative

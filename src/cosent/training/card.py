@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.atomic import write_atomically
 from cosent.comparing.document import plain
-from cosent.data.manifest import MANIFEST_NAME, Manifest
+from cosent.data.corpus import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.models.decision import decision_rules
 from cosent.record import RunRecord, lineage

@@ -11,7 +11,7 @@ import numpy as np
 from datasets import Dataset
 
 from cosent.cli import LAUNCHED_VARIABLE
-from cosent.data.corpus import Corpus, load_corpus, measured_splits, random_subset
+from cosent.data.corpus import Corpus, load_corpus, random_subset
 from cosent.data.files import read_texts
 from cosent.data.labels import Labels
 from cosent.errors import InputError
@@ -112,7 +112,11 @@ def load_corpora(args: CorpusArguments, pairs_of_text: Callable[[list[str]], Dat
         corpus.splits["train"] = random_subset(corpus.split("train"), args.limit_train, "--limit_train", seed)
     limits = [limit for limit in (args.limit_train, args.limit_validation) if limit is not None]
     for corpus in (*corpora.training, *corpora.selecting):
-        corpus.splits = measured_splits(corpus.splits, min(limits, default=None), args.skip_test, seed)
+        if args.skip_test:
+            corpus.splits.pop("test", None)
+        if "validation" in corpus.splits:
+            rows, count = corpus.splits["validation"], min(limits, default=None)
+            corpus.splits["validation"] = random_subset(rows, count, "--limit_validation", seed)
     return corpora
 
 

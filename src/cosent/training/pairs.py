@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 import torch
 from torch.utils.data import ConcatDataset
 
-from cosent.data.corpus import labels_of, reversed_labels, sentence_groups, unknown_characters
+from cosent.data.corpus import COLUMNS, labels_of, reversed_labels, sentence_groups, unknown_characters
 from cosent.data.labels import NLI_CLASSES, Labels
-from cosent.data.manifest import COLUMNS
 from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset, PairCollator, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
 from cosent.errors import InputError
