@@ -128,21 +128,6 @@ def test_links_are_followed(folder):
             pass
 
 
-def test_the_model_moves_in_at_the_end(folder):
-    """Fails if a folder holds a half of two models under a name that makes it one."""
-    (folder / "log").touch()
-    seen = []
-    with filled_folder(folder, "config", lambda folder: (folder / "rows").unlink()) as partial:
-        for name in ("a", "record", "config", "z"):
-            (partial / name).touch()
-        (partial / "1_Pooling").mkdir()
-        original, os.replace = os.replace, lambda a, b: (seen.append(Path(b).name), original(a, b))
-        assert (folder / "rows").read_text() == "old"
-    os.replace = original
-    assert len(seen) == 5 and seen[-1] == "config"
-    assert {path.name for path in folder.iterdir()} == {"log", *seen}
-
-
 HOLD = """
 import sys, time
 from cosent.atomic import locked

@@ -67,33 +67,6 @@ def test_cached_equals_the_same_parts_with_their_graphs(batch, dropout, rows):
     assert torch.equal(after, following)
 
 
-def test_gradients_add_up_and_only_the_last_part_synchronises(batch):
-    """Fails if accumulation over several cached batches is lost, or DDP communicates once per part."""
-    from contextlib import contextmanager
-
-    features, labels = batch
-    model, open_contexts, seen = Scorer(0.0), [], []
-
-    @contextmanager
-    def without_sync():
-        open_contexts.append(True)
-        yield
-        open_contexts.pop()
-
-    def backward(value):
-        seen.append(bool(open_contexts))
-        value.backward()
-
-    def twice():
-        for _ in range(2):
-            loss = lambda outputs: cosent_loss(outputs["scores"], labels)  # noqa: E731
-            backward_in_parts(model, parts_of(features, 8), loss, backward, without_sync)
-
-    once = gradients(model, lambda: cosent_loss(model(features)["scores"], labels).backward())[1]
-    torch.testing.assert_close(gradients(model, twice)[1], 2 * once)
-    assert seen == [True, True, False] * 2
-
-
 def test_parts_have_their_own_padding():
     """Fails if tokens are lost or rows mixed up when a batch is cut, or every part is padded to the longest of all."""
     mask = torch.tensor([[[1, 1, 0, 0], [1, 0, 0, 0]], [[1, 1, 1, 1], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 0]]])

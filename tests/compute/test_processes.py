@@ -16,7 +16,6 @@ from cosent.compute.processes import PARENT_VARIABLE, end_tree, launch, peak_mem
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.embedding import evaluating
-from cosent.models.student import Student
 
 FOLLOWER = (
     "import os, time; from cosent.compute.processes import end_with_parent; "
@@ -130,15 +129,9 @@ def in_threads(call: Callable[[int], object]) -> list:
         return [result for results in pool.map(work, range(THREADS)) for result in results]
 
 
-@pytest.fixture(params=["encode", "pairs", "generate"])
-def task(request, tiny_model, tiny_student):
+@pytest.fixture(params=["encode", "pairs"])
+def task(request, tiny_model):
     """A model, and a function of it and of the number of a thread; even threads have texts that have to be cut."""
-    if request.param == "generate":
-        model = Student.from_pretrained(str(tiny_student), max_length=16)
-        with torch.no_grad():  # some of the sentences end
-            model.head.predictions.bias[model.tokenizer.sep_token_id] += 14
-        settings = {"num_samples": 5, "max_length": 4}
-        return model, lambda thread: model.similar_sentences(TEXTS[thread : thread + 2], **settings)
     if request.param == "pairs":
         model = CrossEncoder.from_pretrained(str(tiny_model), 1, max_length=40)
         return model, lambda thread: model.similarity(texts_of(thread), texts_of(thread)[::-1]).tolist()

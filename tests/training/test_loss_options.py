@@ -1,8 +1,6 @@
 """Losses and their options on their way from flags to the weights."""
 
-import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 
 from cosent.data.corpus import load_corpus
 from cosent.models.bi_encoder import SentenceEncoder
@@ -10,9 +8,8 @@ from cosent.record import read_record
 from cosent.seal import sha256_of_file
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.trainer import PairTrainer
-from tests.support.launching import ROOT, apart, history
+from tests.support.launching import ROOT, history
 
-SGD = ("--dropout", "0", "--optim", "sgd", "--learning_rate", "0.01", "--max_grad_norm", "1000")
 OWN = f"{ROOT}/examples/own_loss.py:correlation_loss"
 MINE = """
 from cosent.losses.cosent import cosent_loss
@@ -25,16 +22,10 @@ seen = []
 """
 
 
-def test_a_loss_of_ones_own_trains_as_ours_do(train, made_up, tiny_model):
-    """Fails if a function from a file does not see the whole of a cached batch, its parameter is lost, or the record
-    does not say which code has run."""
-    flags = ("--loss", OWN, *SGD, "--num_train_epochs", "1")
-    whole = train(made_up, *flags, "--per_device_train_batch_size", "16", output="whole")
-    flags += ("--per_device_train_batch_size", "4", "--cached_batch_size", "16")
-    cached = train(made_up, *flags, "--loss_args", "weight=0.5", "--learning_rate", "0.02", output="cached")
-    assert apart(whole, cached, tiny_model) < 1e-4
-    assert history(cached, "loss")[0] == pytest.approx(history(whole, "loss")[0] / 2, rel=1e-3)
-    record, file = read_record(cached), OWN.rpartition(":")[0]
+def test_a_loss_of_ones_own_is_recorded(train, made_up):
+    """Fails if the record of a run does not say which code of the user's it depends on."""
+    record = read_record(train(made_up, "--loss", OWN, "--loss_args", "weight=0.5", "--max_steps", "1"))
+    file = OWN.rpartition(":")[0]
     assert (record.recipe["loss"], record.recipe["loss_args"]) == (OWN, ["weight=0.5"])
     assert record.files == {file: sha256_of_file(file)}
 
@@ -76,9 +67,6 @@ def test_a_loss_for_each_corpus(train, made_up, make_corpus, pairs, tiny_model, 
     trainer.train()
     trainer.save_model()
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "python/model.safetensors").read_bytes()
-    texts = corpora[0].split("train")["sentence1"][:8]
-    served = SentenceTransformer(str(tmp_path / "python"), device="cpu")
-    np.testing.assert_allclose(served.encode(texts), trainer.encoder.encode(texts), atol=1e-5)
     assert read_record(folder).recipe["loss"] == words
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "with the losses `cosine_floor` and `infonce`" in card and "- loss:infonce\n" in card
