@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosent.losses.checks import at_least_float32, check_embeddings, check_groups, check_targets, equal_parts
-from cosent.losses.classification import cross_entropy_loss
 from cosent.losses.in_batch import SIMILAR_LABEL
+from cosent.losses.pointwise import cross_entropy_loss
 
 
 def sbert_cosine(logits: Tensor, labels: Tensor, scores: Tensor, weight: float = 1.0, floor: float = 0.5) -> Tensor:

@@ -7,11 +7,10 @@ from torch.nn.functional import cosine_similarity
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.compute.packing import POSITIONS, packed_forward, plain_forward
 from cosent.losses.cosent import cosent_loss
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.loading import freeze_sines
 from cosent.models.lora import add_adapter, lora_config
 from cosent.models.modules import Pooling
-from cosent.models.sentence_bert import BiEncoder
 from tests.compute.test_packed_backbone import LENGTHS, tokens_computed
 from tests.support.families import FAMILIES, LETTERS, LONGEST, REPRESENTATIVES, each, random_family
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sentence_transformers import losses as st_losses
-from sentence_transformers.util import pairwise_angle_sim
 
 from cosent.losses.angle import angle_loss
 from cosent.losses.cosent import cosent_loss
@@ -33,7 +32,7 @@ SIZES = [(kind, batch) for kind in ("binary", "nli", "graded", "distinct") for b
 
 
 @pytest.mark.parametrize("spread, scale", [(1.0, 20.0), (50.0, 1.0)], ids=["cosines", "logits"])
-@pytest.mark.parametrize(("kind", "batch"), [*SIZES, ("graded", 4096)])
+@pytest.mark.parametrize(("kind", "batch"), [*SIZES, ("graded", 1024)])
 def test_cosent_equals_the_sum_over_all_pairs(kind, batch, spread, scale):
     """Fails if training minimises something else than CoSENT. Measured noise: loss 3e-7, gradient 4e-8."""
     generator = torch.Generator().manual_seed(batch)
@@ -94,25 +93,6 @@ def test_cosent_survives_extreme_scores():
     assert gradient.tolist() == [-1, 1, 0]
 
 
-def test_cosent_equals_sentence_transformers():
-    """Fails if results cannot be compared with those of the most used library."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(5, (48,), generator=generator) / 4
-    embeddings = torch.randn(48, 2, 32, generator=generator)
-
-    def theirs(e, y):
-        return st_losses.CoSENTLoss(model=None).compute_loss_from_embeddings(list(e.unbind(1)), y)
-
-    def ours(e, y):
-        return cosent_loss(F.cosine_similarity(e[:, 0], e[:, 1]), y)
-
-    loss, gradient = loss_and_gradient(ours, embeddings, labels)
-    expected, expected_gradient = loss_and_gradient(theirs, embeddings, labels)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
-    assert gradient.norm() > 0.1
-
-
 TWO_TERMS = partial(angle_loss, in_batch_weight=0.0)
 
 
@@ -120,14 +100,21 @@ def groups(pairs: int) -> torch.Tensor:
     return torch.arange(2 * pairs).view(pairs, 2)
 
 
-def test_angle_equals_sentence_transformers():
+def cosines_cosent(embeddings, labels, groups):
+    return cosent_loss(F.cosine_similarity(embeddings[:, 0], embeddings[:, 1]), labels)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(cosines_cosent, st_losses.CoSENTLoss), (partial(TWO_TERMS, cosine_weight=0.0), st_losses.AnglELoss)],
+)
+def test_equal_to_sentence_transformers(ours, theirs):
     """Fails if results cannot be compared with those of the most used library."""
     generator = torch.Generator().manual_seed(0)
     labels, embeddings = torch.randint(5, (48,), generator=generator) / 4, torch.randn(48, 2, 32, generator=generator)
-    loss, gradient = loss_and_gradient(partial(TWO_TERMS, cosine_weight=0.0), embeddings, labels, groups(48))
-    theirs = st_losses.AnglELoss(model=None)
+    loss, gradient = loss_and_gradient(ours, embeddings, labels, groups(48))
     expected, expected_gradient = loss_and_gradient(
-        lambda e, y: theirs.compute_loss_from_embeddings(list(e.unbind(1)), y), embeddings, labels
+        lambda e, y: theirs(model=None).compute_loss_from_embeddings(list(e.unbind(1)), y), embeddings, labels
     )
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
@@ -140,24 +127,18 @@ def test_angle_on_paper():
     cosine term log(1 + exp(2 (0 - 1))). If this fails, real and imaginary halves are mixed up.
 
     In-batch term: only the second pair is similar. Its sentences (1, 1) / sqrt 2 have cosine 1 with one another and
-    1 / sqrt 2 with both others, so each costs log(e^2 + 2 e^sqrt 2) - 2; the mean runs over all 4 sentences."""
+    1 / sqrt 2 with both others, so each costs log(e^2 + 2 e^sqrt 2) - 2; the mean runs over all 4 sentences.
+
+    The angle has a scale of its own: u = (1, 0), v = (0.6, 0.8) have cos 0.6, sin -0.8, angle score 0.2."""
     embeddings = torch.tensor([[[1.0, 0.0], [0.0, 3.0]], [[2.0, 2.0], [1.0, 1.0]]], dtype=torch.float64)
     labels = torch.tensor([0.0, 1.0])
     both = angle_loss(embeddings, labels, groups(2), scale=2.0, cosine_weight=0.5, in_batch_weight=0.0)
     assert both.item() == pytest.approx(math.log(2) + 0.5 * math.log1p(math.exp(-2)))
-    torch.testing.assert_close(pairwise_angle_sim(embeddings[:, 0], embeddings[:, 1]), torch.ones(2).double())
     every = angle_loss(embeddings, labels, groups(2), scale=2.0, cosine_weight=0.5, in_batch_weight=3.0)
     term = (math.log(math.exp(2) + 2 * math.exp(math.sqrt(2))) - 2) / 2
     assert every.item() == pytest.approx(both.item() + 3 * term)
-
-
-def test_the_angle_has_a_scale_of_its_own():
-    """Fails if the settings of the published Chinese models, 1 for angles and 20 for cosines, cannot be had.
-
-    u = (1, 0), v = (0.6, 0.8): cos 0.6, sin -0.8, angle score 0.2; the similar pair has 1 in both.
-    """
     embeddings = torch.tensor([[[1.0, 0.0], [0.6, 0.8]], [[1.0, 1.0], [1.0, 1.0]]], dtype=torch.float64)
-    loss = TWO_TERMS(embeddings, torch.tensor([0.0, 1.0]), groups(2), scale=20.0, angle_scale=1.0)
+    loss = TWO_TERMS(embeddings, labels, groups(2), scale=20.0, angle_scale=1.0)
     assert loss.item() == pytest.approx(math.log1p(math.exp(0.2 - 1)) + math.log1p(math.exp(20 * (0.6 - 1))))
 
 
@@ -184,7 +165,6 @@ def test_in_batch_term_is_that_of_the_paper():
     whole = angle_loss(embeddings, labels, numbers)
     term = whole - TWO_TERMS(embeddings, labels, numbers)
     assert term.item() == pytest.approx(total / 10) and total > 1
-    assert torch.autograd.gradcheck(partial(angle_loss, labels=labels, groups=numbers), embeddings.requires_grad_())
 
 
 def test_a_zero_vector_has_a_finite_gradient():

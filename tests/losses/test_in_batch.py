@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sentence_transformers.sentence_transformer import losses as st_losses
-from torch.autograd import gradcheck
 
 from cosent.losses.cosent import cosent_loss
 from cosent.losses.in_batch import cosent_in_batch_loss, cosent_infonce_loss, infonce_loss
@@ -89,49 +88,16 @@ def test_equal_to_loops_over_all_sentences(sentences):
     assert mixture.item() == pytest.approx(float(ranking) + 0.3 * naive_infonce(*batch), rel=1e-9)
 
 
-class Precomputed(torch.nn.Module):
-    """What the losses of sentence-transformers take for a model: features are embeddings already."""
-
-    def forward(self, features):
-        return features
-
-
 def test_infonce_equals_sentence_transformers():
     """Fails if positives alone train to something else than with the most used loss of this kind."""
     embeddings, _, groups = make_batch(32, similar_share=1.0)
-    theirs = st_losses.MultipleNegativesSymmetricRankingLoss(Precomputed(), scale=20.0)
+    theirs = st_losses.MultipleNegativesSymmetricRankingLoss(torch.nn.Identity(), scale=20.0)
     expected, gradient = loss_and_gradient(
         lambda e: theirs([{"sentence_embedding": side} for side in e.unbind(1)], None), embeddings
     )
     loss, own_gradient = loss_and_gradient(infonce_loss, embeddings, torch.ones(32), groups)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     assert (own_gradient - gradient).norm() <= 1e-6 * gradient.norm() and gradient.norm() > 0
-
-
-def test_hard_negatives_are_columns():
-    """Fails if the labelled negative of an anchor does not count: rows (anchor, positive, 1) and (anchor, negative, 0)
-    have to give the anchors of sentence-transformers' triples the loss they have there."""
-    triples = torch.randn(8, 3, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    theirs = st_losses.MultipleNegativesRankingLoss(Precomputed(), scale=20.0)
-    forwards = theirs([{"sentence_embedding": side} for side in triples.unbind(1)], None).item()
-    rows = torch.cat((triples[:, :2], triples[:, ::2]))
-    labels, number = torch.tensor([1.0] * 8 + [0.0] * 8), torch.arange(8)
-    groups = torch.cat((torch.stack((number, number), 1), torch.stack((number, number + 8), 1)))
-
-    def of_positive(i, p):
-        others = [a for j, a in enumerate([*triples[:, 0], *triples[:, 0]]) if j % 8 != i]
-        return math.log(1 + sum(math.exp(20 * (cosine(a, p) - cosine(triples[i, 0], p))) for a in others))
-
-    backwards = sum(of_positive(i, p) for i, p in enumerate(triples[:, 1])) / 8
-    assert infonce_loss(rows, labels, groups).item() == pytest.approx((forwards + backwards) / 2, rel=1e-6)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_gradients_are_those_of_the_formulas(loss):
-    """Fails if backward disagrees with forward (finite differences in float64), or masked negatives leave NaN."""
-    for sentences in (10**6, 3):
-        embeddings, labels, groups = make_batch(6, sentences=sentences)
-        assert gradcheck(lambda e, y=labels, g=groups: loss(e, y, g), embeddings.requires_grad_())
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -142,33 +108,8 @@ def test_a_batch_without_negatives_teaches_nothing(loss, pairs, groups):
     groups = torch.tensor(groups, dtype=torch.long).reshape(pairs, 2)
     value, gradient = loss_and_gradient(loss, embeddings, torch.ones(pairs), groups)
     assert value == 0 and not gradient.any()
-
-
-def test_infonce_without_a_similar_pair_is_zero():
-    """Fails if sentences are pushed apart with nothing to draw together."""
-    embeddings, labels, groups = make_batch(8, similar_share=0.0)
-    value, gradient = loss_and_gradient(infonce_loss, embeddings, labels, groups)
+    value, gradient = loss_and_gradient(infonce_loss, *make_batch(8, similar_share=0.0))  # nothing to draw together
     assert value == 0 and not gradient.any()
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_nan_and_half_precision(loss):
-    """Fails if a diverged model trains on unnoticed, or mixed precision loses the digits of the loss."""
-    embeddings, labels, groups = make_batch(8)
-    half = embeddings.bfloat16()
-    assert loss(half, labels, groups) == loss(half.float(), labels, groups)
-    assert loss(half, labels, groups).dtype == torch.float32
-    embeddings[3, 1] = math.nan
-    assert loss(embeddings, labels, groups).isnan()
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_what_does_not_fit_is_refused(loss):
-    embeddings, labels, groups = make_batch(4)
-    with pytest.raises(ValueError, match="groups .batch, 2."):
-        loss(embeddings, labels, groups[:, 0])
-    with pytest.raises(ValueError, match="labels within 0..1"):
-        loss(embeddings, labels * 5, groups)
 
 
 def test_a_thousand_pairs_stay_small():

@@ -9,24 +9,25 @@ from torch.autograd import gradcheck
 
 from cosent.losses import LOSSES
 from cosent.losses.angle import angle_loss
-from cosent.losses.classification import (
-    binary_cross_entropy_loss,
-    cross_entropy_loss,
-    joint_cross_entropy_loss,
-    mse_loss,
-)
 from cosent.losses.cosent import cosent_loss
-from cosent.losses.cosine import (
+from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
+from cosent.losses.in_batch import cosent_in_batch_loss, cosent_infonce_loss, infonce_loss
+from cosent.losses.pointwise import (
+    binary_cross_entropy_loss,
     cosine_floor_loss,
     cosine_hinge_loss,
     cosine_linear_loss,
     cosine_mse_loss,
     cosine_squared_loss,
+    cross_entropy_loss,
+    joint_cross_entropy_loss,
+    mse_loss,
 )
-from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from tests.support.gradients import loss_and_gradient
 
+IN_BATCH = [infonce_loss, cosent_in_batch_loss, cosent_infonce_loss, angle_loss]
 NAIVE = [cosine_linear_loss, cosine_squared_loss, cosine_floor_loss, cosine_mse_loss, cosine_hinge_loss]
+GROUPS = torch.zeros(3, 2).long()
 ON_LOGITS = [binary_cross_entropy_loss, mse_loss]
 
 
@@ -46,15 +47,6 @@ def test_naive_losses_on_paper(loss, expected, expected_gradient):
     result, gradient = loss_and_gradient(loss, torch.tensor([0.8, 0.5, 0.0]), torch.tensor([1.0, 0.0, 0.5]))
     assert result.item() == pytest.approx(expected)
     assert (3 * gradient).tolist() == pytest.approx(expected_gradient, abs=1e-6)
-
-
-def test_cosine_mse_differs_from_the_source_by_a_constant():
-    """Fails if what the docstring says about graded labels is wrong."""
-    c, t = torch.tensor([0.8, -0.3, 0.4]).double(), torch.tensor([1.0, 0.0, 0.25]).double()
-    source, source_gradient = loss_and_gradient(lambda c: (t * (1 - c) ** 2 + (1 - t) * (1 + c) ** 2).mean(), c)
-    loss, gradient = loss_and_gradient(cosine_mse_loss, c, t)
-    assert (source - loss).item() == pytest.approx((4 * t * (1 - t)).mean().item())
-    torch.testing.assert_close(gradient, source_gradient)
 
 
 def test_cross_entropy_on_paper():
@@ -115,37 +107,51 @@ def test_losses_of_a_student_by_hand():
     assert pair_ranking_loss(embeddings, scores).item() == pytest.approx(expected, rel=1e-6)
 
 
+def in_batch_inputs(pairs: int = 8) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Embeddings in float64, and targets of which some groups are equal."""
+    embeddings = torch.randn(pairs, 2, 6, generator=torch.Generator().manual_seed(0)).double()
+    groups = torch.arange(2 * pairs).view(pairs, 2)
+    groups[1] = groups[0]
+    return embeddings, {"labels": torch.arange(pairs) % 2, "groups": groups}
+
+
 @pytest.mark.parametrize("labels", [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]], ids=["ordered", "equal"])
 def test_nan_scores_make_the_loss_nan(labels):
     """Fails if a model that has diverged trains on as if nothing had happened."""
     scores, labels = torch.tensor([0.1, math.nan, 0.2]), torch.tensor(labels)
-    assert cosent_loss(scores, labels).isnan()
-    assert all(loss(scores, labels).isnan() for loss in NAIVE)
+    assert all(loss(scores, labels).isnan() for loss in (cosent_loss, *NAIVE))
+    embeddings, targets = in_batch_inputs()
+    embeddings[3, 1] = math.nan
+    assert all(loss(embeddings, **targets).isnan() for loss in IN_BATCH)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype):
     """Fails if mixed-precision training loses the loss's digits, or fp16 overflows."""
     scores, labels = torch.randn(64, generator=torch.Generator().manual_seed(0)).to(dtype), torch.arange(64) % 2
-    for loss in (cosent_loss, *NAIVE):
-        result, gradient = loss_and_gradient(loss, scores, labels)
-        expected, expected_gradient = loss_and_gradient(loss, scores.float(), labels)
-        assert result == expected and result.dtype == torch.float32
-        assert torch.equal(gradient, expected_gradient.to(dtype)) and gradient.norm() > 0
-    embeddings = (torch.randn(8, 2, 6, generator=torch.Generator().manual_seed(0)) * 300).to(dtype)  # squares overflow
-    targets = torch.arange(8) / 7, torch.arange(16).view(8, 2)
-    assert angle_loss(embeddings, *targets) == angle_loss(embeddings.float(), *targets)
+    embeddings, targets = in_batch_inputs()
+    embeddings = (300 * embeddings).to(dtype)  # squares overflow
+    cases = [(partial(loss, labels=labels), scores) for loss in (cosent_loss, *NAIVE)]
+    cases += [(partial(loss, **targets), embeddings) for loss in IN_BATCH]
+    for loss, values in cases:
+        result, gradient = loss_and_gradient(loss, values)
+        expected, expected_gradient = loss_and_gradient(loss, values.float())
+        assert result == expected and result.dtype == torch.float32, loss
+        assert torch.equal(gradient, expected_gradient.to(dtype)) and gradient.norm() > 0, loss
     logits = torch.randn(4, 3).to(dtype)
     assert cross_entropy_loss(logits, torch.tensor([0, 1, 2, 0])).dtype == torch.float32
 
 
 def test_gradients_are_those_of_the_formulas():
-    """Fails if backward disagrees with forward (finite differences in float64)."""
+    """Fails if backward disagrees with forward (finite differences in float64), or masked negatives leave NaN."""
     generator = torch.Generator().manual_seed(0)
     scores = (torch.rand(12, generator=generator, dtype=torch.float64) * 1.6 - 0.8).requires_grad_()
     labels = torch.randint(4, (12,), generator=generator) / 3
     for loss in (cosent_loss, *NAIVE, *ON_LOGITS):
         assert gradcheck(partial(loss, labels=labels), scores), loss
+    embeddings, targets = in_batch_inputs(6)
+    for loss in IN_BATCH:
+        assert gradcheck(partial(loss, **targets), embeddings.requires_grad_()), loss
 
 
 def test_table_of_losses_holds_its_promises():
@@ -172,8 +178,8 @@ def test_table_of_losses_holds_its_promises():
         (lambda: cosent_loss(torch.rand(3), torch.rand(3, 1)), r"\(3,\).*\(3, 1\)"),
         (lambda: cosent_loss(torch.rand(3, 1), torch.rand(3)), r"\(3, 1\)"),
         (lambda: cosent_loss(torch.arange(3), torch.rand(3)), "int64"),
-        (lambda: angle_loss(torch.rand(3, 2, 5), torch.rand(3), torch.zeros(3, 2).long()), "hidden size.* 5"),
-        (lambda: angle_loss(torch.rand(3, 4), torch.rand(3), torch.zeros(3, 2).long()), r"\(batch, 2, hidden\)"),
+        (lambda: angle_loss(torch.rand(3, 2, 5), torch.rand(3), GROUPS), "hidden size.* 5"),
+        (lambda: angle_loss(torch.rand(3, 4), torch.rand(3), GROUPS), r"\(batch, 2, hidden\)"),
         (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0, 2])), "2 in row 1"),
         (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([-1, 0])), "-1 in row 0"),
         (lambda: cross_entropy_loss(torch.rand(2, 2), torch.tensor([0.5, 0.0])), "0.5"),
@@ -181,6 +187,8 @@ def test_table_of_losses_holds_its_promises():
         (lambda: cross_entropy_loss(torch.rand(2), torch.tensor([1, 0])), r"\(batch, classes\)"),
         (lambda: joint_cross_entropy_loss(torch.rand(1, 5), torch.tensor([5])), "5"),
         (lambda: joint_cross_entropy_loss(torch.rand(1, 4), torch.tensor([1])), "5 classes"),
+        *((lambda f=f: f(torch.rand(3, 2, 4), torch.rand(3), torch.arange(3)), "groups .batch, 2.") for f in IN_BATCH),
+        *((lambda f=f: f(torch.rand(3, 2, 4), torch.full((3,), 5.0), GROUPS), "5.0 in row 0") for f in IN_BATCH),
     ],
 )
 def test_bad_input_is_refused(call, words):

@@ -16,11 +16,10 @@ from cosent.compute.packing import POSITIONS
 from cosent.data.pairs import JoinedPairCollator, PairCollator, tokenize_apart, tokenize_joined
 from cosent.errors import InputError
 from cosent.losses.cosent import cosent_loss
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.lora import ADAPTER_FOLDER, add_adapter, lora_config
 from cosent.models.modules import classifier_heads
-from cosent.models.sentence_bert import BiEncoder
 from tests.compute.test_packed_backbone import tokens_computed
 from tests.support.families import FAMILIES, LETTERS, LONGEST, each, save_family
 

@@ -18,9 +18,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from cosent.errors import InputError, once
 from cosent.models import load_bi_encoder, load_model
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.sentence_bert import BiEncoder
 from cosent.models.student import Student
 from lab.pretraining.model import initial_model
 from tests.support.families import FAMILIES, random_family, save_family

@@ -13,9 +13,8 @@ from transformers import AutoModel
 
 from cosent.errors import InputError
 from cosent.models import load_model, lora
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.sentence_bert import BiEncoder
 from tests.support.launching import WITHIN_EPOCHS
 
 FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]

@@ -10,11 +10,10 @@ from sentence_transformers import SentenceTransformer
 
 from cosent.data.pairs import PairCollator, tokenize_apart
 from cosent.errors import InputError
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.layout import CROSS_ENCODER, read_prompts
 from cosent.models.prompts import Prompts, warn_of_other_prompts
-from cosent.models.sentence_bert import BiEncoder
 from tests.support.families import LETTERS, save_family
 
 TEXTS = {"query": "问句：", "passage": "段落："}

@@ -10,7 +10,7 @@ from cosent.data.retrieval import retrieval_task
 from cosent.errors import InputError
 from cosent.losses import LOSSES
 from cosent.losses.in_batch import SIMILAR_LABEL, infonce_loss
-from cosent.models.sentence_bert import HEAD_FEATURES, SentenceBertHead
+from cosent.models.modules import HEAD_FEATURES, SentenceBertHead
 from cosent.training.objective import build_objective, loss_targets
 
 

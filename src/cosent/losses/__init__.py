@@ -15,21 +15,19 @@ from torch import Tensor
 
 from cosent.errors import InputError
 from cosent.losses.angle import angle_loss
-from cosent.losses.classification import (
-    binary_cross_entropy_loss,
-    cross_entropy_loss,
-    joint_cross_entropy_loss,
-    mse_loss,
-)
 from cosent.losses.cosent import LOGIT_SCALE, cosent_loss
-from cosent.losses.cosine import (
+from cosent.losses.in_batch import cosent_in_batch_loss, cosent_infonce_loss, infonce_loss
+from cosent.losses.pointwise import (
+    binary_cross_entropy_loss,
     cosine_floor_loss,
     cosine_hinge_loss,
     cosine_linear_loss,
     cosine_mse_loss,
     cosine_squared_loss,
+    cross_entropy_loss,
+    joint_cross_entropy_loss,
+    mse_loss,
 )
-from cosent.losses.in_batch import cosent_in_batch_loss, cosent_infonce_loss, infonce_loss
 
 TOWERS = ("bi_encoder", "cross_encoder")
 # Parameters of a loss that are filled in by their names: outputs of the model, targets of a batch, and the share of the

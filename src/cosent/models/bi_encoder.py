@@ -1,4 +1,4 @@
-"""The bi-encoder: a backbone with pooling, saved in a folder that sentence-transformers can load."""
+"""The bi-encoder: `SentenceEncoder`, and `BiEncoder`, which compares the pairs of a batch in training."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cosine_similarity, normalize
 from tqdm.auto import tqdm
 
 from cosent.compute.packing import packed_forward, plain_forward
@@ -32,11 +33,13 @@ from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 
+HEAD_NAME = "head.safetensors"  # of Sentence-BERT's head
+
 
 class SentenceEncoder(TextModel):
     """Sentence embedding model: a transformer backbone with its tokenizer, pooling and the modules after it.
 
-    It compares two sentences by the cosine of their vectors.
+    It compares two sentences by the cosine of their vectors, and is saved as a folder of sentence-transformers.
     """
 
     kept_settings = KeptSettings()
@@ -222,3 +225,52 @@ class SentenceEncoder(TextModel):
         run = packed_forward if self.packing else plain_forward
         tokens = run(self.backbone, {"input_ids": input_ids, "attention_mask": attention_mask})
         return self.after_pooling(self.pooling(tokens, attention_mask[:, : tokens.shape[1]]))
+
+
+class BiEncoder(nn.Module):
+    """Module that the trainer wraps: one encoder for both sentences of a pair and, for Sentence-BERT, the head."""
+
+    def __init__(self, encoder: SentenceEncoder, head: nn.Module | None = None):
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    @property
+    def packing(self) -> bool:
+        return self.encoder.packing
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Embeds and compares pairs; arguments as in `SentenceEncoder.forward`, of shape `(batch, 2, tokens)`.
+
+        Returns:
+            `embeddings` of shape `(batch, 2, hidden)`; `scores` of shape `(batch,)`, their cosines in float32; with a
+            head also `logits` of shape `(batch, classes)`.
+        """
+        embeddings = self.encoder(input_ids.flatten(0, 1), attention_mask.flatten(0, 1))
+        embeddings = embeddings.float().unflatten(0, (-1, 2))
+        if self.training:
+            scores = cosine_similarity(embeddings[:, 0], embeddings[:, 1])
+        else:  # as `similarity` computes them, so that equal sentences tie
+            scores = pair_cosines(*normalize(embeddings, dim=-1).unbind(1))
+        outputs = {"embeddings": embeddings, "scores": scores}
+        if self.head is not None:
+            outputs["logits"] = self.head(embeddings)
+        return outputs
+
+    def activation_checkpointing_enable(self, **kwargs) -> None:
+        self.encoder.activation_checkpointing_enable(**kwargs)
+
+    def save_pretrained(self, folder: str | Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Writes the encoder as `SentenceEncoder` does, and the head, which only resuming needs."""
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        self.encoder.save_pretrained(folder, submodule_state(state_dict, "encoder."))
+        Path(folder, HEAD_NAME).unlink(missing_ok=True)  # left by an earlier model with a head
+        if self.head is not None:
+            save_file(submodule_state(state_dict, "head."), Path(folder, HEAD_NAME))
+
+    def saved_state(self, folder: str | Path) -> dict[str, torch.Tensor]:
+        """The weights that `save_pretrained` wrote to `folder`, as `load_state_dict` takes them."""
+        saved = self.encoder.saved_state(folder)
+        head = {} if self.head is None else load_file(Path(folder, HEAD_NAME))
+        return {f"encoder.{name}": weight for name, weight in saved.items()} | {
+            f"head.{name}": weight for name, weight in head.items()
+        }

@@ -1,4 +1,4 @@
-"""Modules after the backbone: pooling, dense layers, normalisation; and the heads of sequence classifiers."""
+"""Modules after the backbone: pooling, dense layers, normalisation; Sentence-BERT's head and those of classifiers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +10,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from cosent.errors import InputError
+from cosent.losses.checks import check_embeddings
 
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 POOLINGS, LINEAR_CLS = ("cls", "mean", "lasttoken"), "linear_cls"
@@ -103,6 +104,46 @@ class Normalize(nn.Module):
 
     def config(self) -> dict[str, Any]:
         return {}
+
+
+HEAD_FEATURES = {
+    "u": lambda u, v: u,
+    "v": lambda u, v: v,
+    "|u-v|": lambda u, v: (u - v).abs(),
+    "u*v": lambda u, v: u * v,
+}
+
+
+class SentenceBertHead(nn.Module):
+    """Sentence-BERT's classifier: a linear layer on a concatenation of features of two sentence embeddings.
+
+    Drawn as in the source (Glorot uniform, bias 0), from `seed`; the global random state is left alone.
+
+    Args:
+        features: any of `HEAD_FEATURES`, in the order of concatenation.
+        bias: true in Sentence-BERT and kexue.fm 8847; false in the joint model of 8541.
+
+    Source: https://arxiv.org/abs/1908.10084, section 3; https://github.com/bojone/CoSENT, `sbert.py`.
+    """
+
+    def __init__(self, hidden_size: int, num_classes: int, features=("u", "v", "|u-v|"), bias=True, seed: int = 0):
+        super().__init__()
+        features = tuple(features)
+        if not features or len(set(features)) < len(features) or not set(features) <= set(HEAD_FEATURES):
+            names = " ".join(HEAD_FEATURES)
+            raise InputError(f"--features takes some of {names}, each once, got {' '.join(features)}.")
+        self.features = features
+        self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)
+        nn.init.xavier_uniform_(self.linear.weight, generator=torch.Generator().manual_seed(seed))
+        if bias:
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """Logits `(batch, num_classes)` of embeddings `(batch, 2, hidden)`, in the dtype of the weights."""
+        check_embeddings(embeddings)
+        with torch.autocast(embeddings.device.type, enabled=False):  # bf16 logits of a pair are often equal
+            u, v = embeddings.to(self.linear.weight.dtype).unbind(1)
+            return self.linear(torch.cat([HEAD_FEATURES[name](u, v) for name in self.features], dim=-1))
 
 
 def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:

@@ -15,7 +15,7 @@ from cosent.errors import InputError
 from cosent.losses import LOSSES, OUTPUTS, Loss
 from cosent.losses.checks import equal_parts
 from cosent.losses.in_batch import SIMILAR_LABEL
-from cosent.models.sentence_bert import SentenceBertHead
+from cosent.models.modules import SentenceBertHead
 
 
 @dataclass(frozen=True)

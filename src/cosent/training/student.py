@@ -17,10 +17,9 @@ from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
 from cosent.models import load_model
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cache import pair_scores, pair_vectors
 from cosent.models.folder import refuse_adapter
-from cosent.models.sentence_bert import BiEncoder
 from cosent.models.student import Student
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import StudentTrainingArguments

@@ -11,11 +11,10 @@ from cosent import losses
 from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.models import load_model
-from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.folder import refuse_adapter
 from cosent.models.lora import add_adapter
-from cosent.models.sentence_bert import BiEncoder
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.encoder import tower_of, trained_prompts
