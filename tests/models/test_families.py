@@ -20,7 +20,7 @@ from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.lora import ADAPTER_FOLDER, add_adapter, lora_config
 from cosent.models.modules import classifier_heads
-from tests.compute.test_packed_backbone import tokens_computed
+from tests.compute.test_packing import tokens_computed
 from tests.support.families import FAMILIES, LETTERS, LONGEST, each, save_family
 
 FINE = [name for name in FAMILIES if name not in ("t5", "convbert")]

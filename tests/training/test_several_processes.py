@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from cosent import cli
 from cosent.models import load_model
-from cosent.record import read_queries, read_scores
+from cosent.record import read_scores
 from tests.conftest import prepare as prepare_corpus
 from tests.support.launching import ROOT, apart, history, launch, run_here
 
@@ -160,6 +160,10 @@ def test_two_processes_train_as_one(one, two, tiny_model, name):
     assert apart(one / name, two / name, tiny_model) < (5e-3 if name in ("cross_encoder", "lora") else 1e-5)
     records = [json.loads((folder / name / "run.json").read_text(encoding="utf-8")) for folder in (one, two)]
     assert [record["processes"] for record in records] == [1, 2]
+    if name in EXACT:  # a model can be evaluated before it is trained, and what its queries find is not lost
+        alone, together = (record["before"]["made_up"]["test"] for record in records)
+        for metric, difference in {"spearman": 0.06, "ndcg_at_10": 1e-6, "map": 1e-6}.items():
+            assert together[metric] == pytest.approx(alone[metric], abs=difference) and abs(alone[metric]) > 0.1
     for split, metrics in records[0]["after"]["made_up"].items():
         assert records[1]["after"]["made_up"][split]["spearman"] == pytest.approx(metrics["spearman"], abs=0.06)
 
@@ -191,20 +195,6 @@ def test_gradients_come_through_the_gathering(two):
 
 
 @distributed
-@everywhere
-def test_what_is_measured_before_training_is_the_given_model(one, two):
-    """Fails if a model cannot be evaluated before it is trained, or what queries find gets lost."""
-    alone, together = (read_scores(folder / "bi_encoder/scores.npz")["made_up"]["test"] for folder in (one, two))
-    np.testing.assert_allclose(together["before"], alone["before"], atol=1e-5)
-    assert np.ptp(alone["before"]) > 0.1
-    alone, together = (read_queries(folder / "bi_encoder/queries.npz")["made_up"]["test"] for folder in (one, two))
-    assert together.task == alone.task
-    for name in ("ndcg_at_10", "map"):
-        np.testing.assert_allclose(together.moments["before"][name], alone.moments["before"][name])
-        assert np.ptp(alone.moments["before"][name]) > 0.1
-
-
-@distributed
 @sharded
 def test_the_best_epoch_is_kept(one, two):
     """Fails if a run does not end with the weights of its best checkpoint."""
@@ -231,9 +221,11 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(two):
 @distributed
 @everywhere
 def test_saved_models_are_whole(one, two, tiny_model):
-    """Fails if a folder holds shards, or an adapter that peft cannot load."""
-    for run in two.glob("*/run.json"):
+    """Fails if a folder holds shards, or an adapter that peft cannot load, or every process reports for itself."""
+    runs = list(two.glob("*/run.json"))
+    for run in runs:
         load_model(str(run.parent))  # each job has compared it with the trained model
+    assert (two / "stdout").read_text(encoding="utf-8").count("model in ") == len(runs) > len(CASES)
     base = load_model(str(one / "lora")).model
     model = PeftModel.from_pretrained(base, str(two / "lora/adapter"))
     weights = load_file(two / "lora/adapter/adapter_model.safetensors")
@@ -279,14 +271,6 @@ def test_a_student_is_distilled(one, two, tiny_student):
         alone, together = (record[moment]["made_up"]["test"] for record in records)
         assert together["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-3)
         assert together["spearman"] == pytest.approx(alone["spearman"], abs=0.01)
-
-
-@distributed
-@everywhere
-def test_one_process_speaks(two):
-    """Fails if every process reports for itself."""
-    runs = len(list(two.glob("*/run.json")))
-    assert (two / "stdout").read_text(encoding="utf-8").count("model in ") == runs > len(CASES)
 
 
 @pytest.mark.matrix

@@ -1,4 +1,4 @@
-"""Packed rows: every token stands once, rows are cheap, bad batches are refused, and what is padded instead."""
+"""Packed rows: the numbers and gradients of a padded batch in every architecture; widths of rows, and bad batches."""
 
 import logging
 import threading
@@ -10,6 +10,7 @@ from transformers import BertConfig, Qwen3Config
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from cosent.compute.packing import (
+    POSITIONS,
     WIDEST_ROW,
     cheapest_plan,
     pack,
@@ -24,23 +25,39 @@ from cosent.compute.packing import (
 )
 from cosent.errors import InputError, once
 from cosent.models.loading import freeze_sines
-from tests.support.families import LONGEST, random_family
+from tests.support.families import FAMILIES, LETTERS, LONGEST, REPRESENTATIVES, random_family
 
 LENGTHS = [LONGEST, 3, 9, 1, 30, 12, 5, 22, 9, 17, 54, 2]
+KINDS = {name: family.model_type or name for name, family in FAMILIES.items()}
+PACKED = [name for name, kind in KINDS.items() if kind in POSITIONS]
+EAGER_ONLY = ("megatron-bert", "mpnet", "roformer")
+ATTENTIONS = [
+    pytest.param(name, attention, marks=() if name in REPRESENTATIVES else pytest.mark.matrix)
+    for name in PACKED
+    for attention in ("sdpa", "eager")[name in EAGER_ONLY :]
+]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+    ),
+]
 
 
-def make_backbone(kind="bert"):
-    backbone = random_family(kind).eval()
+def backbone_of(name: str = "bert", attention: str | None = None, device: str = "cpu") -> torch.nn.Module:
+    backbone = random_family(name, attn_implementation=attention).to(device).eval()
     backbone.pooler = None
     freeze_sines(backbone)
     return backbone
 
 
-def make_inputs(lengths=LENGTHS):
-    lengths = torch.tensor(lengths)
-    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
-    ids = torch.randint(5, 50, mask.shape, generator=torch.Generator().manual_seed(1))
-    return {"input_ids": ids * mask, "attention_mask": mask}
+def batch_of(backbone: torch.nn.Module, lengths: list[int] = LENGTHS) -> dict[str, torch.Tensor]:
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    generator = torch.Generator().manual_seed(1)
+    config = backbone.config
+    ids = config.vocab_size - 1 - torch.randint(len(LETTERS), mask.shape, generator=generator)  # no special tokens
+    ids = torch.where(mask.bool(), ids, config.pad_token_id or 0)
+    return {"input_ids": ids.to(backbone.device), "attention_mask": mask.to(backbone.device)}
 
 
 def tokens_computed(backbone, run):
@@ -54,11 +71,61 @@ def tokens_computed(backbone, run):
     return result, sum(counts)
 
 
+def difference(seen: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """Largest difference relative to the largest expected value."""
+    scale = max(float(tensor.abs().max()) for tensor in expected)
+    pairs = zip(seen, expected, strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs) / scale
+
+
+def compute(run, backbone: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
+    """Token vectors of `run(backbone, batch)`, 0 for padding, and the gradients of a random sum of them."""
+    real = batch["attention_mask"][..., None]  # (sentences, tokens, 1)
+    target = torch.randn(*real.shape[:2], backbone.config.hidden_size, generator=torch.Generator().manual_seed(2))
+    backbone.zero_grad()
+    vectors = run(backbone, batch) * real
+    (vectors * target.to(vectors)).sum().backward()
+    return [vectors.detach()], [weight.grad.clone() for weight in backbone.parameters() if weight.grad is not None]
+
+
+def test_every_listed_architecture_is_tried_here():
+    """Fails if an architecture is declared exact and no test compares it, or a kind of positions has no example in
+    `make test`."""
+    assert set(POSITIONS) == {KINDS[name] for name in PACKED} and len(PACKED) > 20
+    assert set(POSITIONS.values()) == {POSITIONS[name] for name in REPRESENTATIVES if name in POSITIONS}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("name", "attention"), ATTENTIONS)
+def test_vectors_and_gradients_are_the_padded_ones(name, attention, device):
+    """Fails if positions, mask, local window or reading back are wrong for an architecture, by more than rounding, or
+    if a layer that runs again in the backward pass sees the other sentences of its row."""
+    backbone = backbone_of(name, attention, device)
+    assert backbone.config._attn_implementation == attention
+    batch = batch_of(backbone)
+    exact = 1e-6 if name in ("gemma3_text", "roformer") else 1e-13  # parts of these two always compute in float32
+    limits = {torch.float32: 2e-6}
+    if attention == "sdpa" or name in EAGER_ONLY:  # elsewhere eager attention makes NaN of padding in float64
+        limits[torch.float64] = exact
+    for dtype, limit in limits.items():
+        backbone = backbone.to(dtype)
+        vectors, grads = compute(packed_forward, backbone, batch)
+        expected, expected_grads = compute(plain_forward, backbone, batch)
+        assert difference(vectors, expected) < limit
+        assert difference(grads, expected_grads) < limit
+        assert len(grads) > 10 and expected[0].std(dim=(0, 1)).min() > 1e-2, "nothing was compared"
+    _, tokens = tokens_computed(backbone, lambda: packed_forward(backbone, batch))
+    assert tokens < 0.5 * batch["input_ids"].numel(), "the batch was not packed"
+    if backbone.supports_gradient_checkpointing:
+        backbone.train().activation_checkpointing_enable()  # there is no dropout
+        assert difference(compute(packed_forward, backbone, batch)[1], expected_grads) < limit
+
+
 def test_free_places_of_a_row_do_not_look_like_padding():
     """Fails if transformers warns in every distillation that a mask is missing, which packed rows do without."""
-    backbone, seen = make_backbone("roformer"), []
+    backbone, seen = backbone_of("roformer"), []
     backbone.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    packed_forward(backbone, make_inputs())
+    packed_forward(backbone, batch_of(backbone))
     ((rows, mask),) = [(of["input_ids"], of.get("attention_mask")) for of in seen]
     assert mask is None and rows.numel() > sum(LENGTHS), "a mask, or no free place: nothing was looked at"
     assert backbone.config.pad_token_id not in rows
@@ -67,7 +134,8 @@ def test_free_places_of_a_row_do_not_look_like_padding():
 @pytest.mark.parametrize("lengths", [[1], [9], [LONGEST], [12, 12, 12], [40, 39, 40]])
 def test_batches_without_padding_stay_as_they_are(lengths):
     """Fails if sorted batches, as in encode, pay for packing that saves nothing."""
-    backbone, inputs = make_backbone(), make_inputs(lengths)
+    backbone = backbone_of()
+    inputs = batch_of(backbone, lengths)
     with torch.no_grad():
         states, tokens = tokens_computed(backbone, lambda: packed_forward(backbone, inputs))
         torch.testing.assert_close(states, plain_forward(backbone, inputs), atol=0, rtol=0)
@@ -77,14 +145,14 @@ def test_batches_without_padding_stay_as_they_are(lengths):
 def test_an_unverified_backbone_is_padded_and_says_so_once(caplog):
     """Fails if packing is guessed to be exact, or dropped without a word."""
     once.cache_clear()
-    backbone = make_backbone()
+    backbone = backbone_of()
     assert packing_obstacle(backbone.config) is None
     backbone.config._attn_implementation = "flex_attention"  # whose masks are not ours
     assert "flex_attention" in packing_obstacle(backbone.config)
     backbone.config._attn_implementation, backbone.config.model_type = "sdpa", "novel"
     with caplog.at_level(logging.WARNING), torch.no_grad():
         for _ in range(2):
-            _, tokens = tokens_computed(backbone, lambda: packed_forward(backbone, make_inputs()))
+            _, tokens = tokens_computed(backbone, lambda: packed_forward(backbone, batch_of(backbone)))
     assert tokens == len(LENGTHS) * LONGEST and caplog.text.count("novel") == 1
 
 
