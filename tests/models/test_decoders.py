@@ -78,22 +78,17 @@ def test_a_trained_head_keeps_its_token(folder, tmp_path, padding):
     assert encoder.tokenizer.pad_token == padding
 
 
-def test_sentences_that_run_together_are_refused(folder, tmp_path):
-    """Fails if a decoder that puts nothing between two sentences gives "ab" + "c" and "a" + "bc" one score."""
-    bare = AutoTokenizer.from_pretrained(folder)
-    bare.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+@pytest.mark.parametrize("words", ["no token between two sentences", "pad_token"])
+def test_a_tokenizer_that_scores_cannot_be_read_behind(folder, tmp_path, words):
+    """Fails if a decoder that puts nothing between two sentences gives "ab" + "c" and "a" + "bc" one score, or a score
+    is read one token too early, since padding cannot be told from the end."""
     SentenceEncoder.from_pretrained(folder).backbone.save_pretrained(tmp_path)
-    bare.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="no token between two sentences"):
-        CrossEncoder.from_pretrained(str(tmp_path), num_labels=1)
-
-
-def test_padding_that_cannot_be_told_from_the_end_is_refused(folder, tmp_path):
-    """Fails if a score is read one token too early, and only servers see it."""
-    SentenceEncoder.from_pretrained(folder).backbone.save_pretrained(tmp_path)
-    words = AutoTokenizer.from_pretrained(folder)
-    words.eos_token = END
-    words._extra_special_tokens = []
-    words.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="pad_token"):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if words == "pad_token":
+        tokenizer.eos_token = END
+        tokenizer._extra_special_tokens = []
+    else:
+        tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=words):
         CrossEncoder.from_pretrained(str(tmp_path), num_labels=1)

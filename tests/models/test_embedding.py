@@ -1,4 +1,4 @@
-"""Vectors and scores of many sentences: the same as one at a time, whatever is done for speed; and wrong input."""
+"""Vectors and scores of many sentences: as one at a time, as other libraries ask for them; and wrong input."""
 
 import copy
 import logging
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from sentence_transformers.util import paraphrase_mining
 from tokenizers.processors import TemplateProcessing
 from torch import nn
 
@@ -192,7 +193,40 @@ def test_one_text_is_a_list_of_one(tiny_bi, tiny_cross, tiny_student):
         else:
             np.testing.assert_allclose(single, listed, atol=1e-6, err_msg=name)
     assert Index.of("怎么还款", encoder).sentences == ["怎么还款"]
-    for texts in (3, {"怎么还款"}, ["怎么还款", 3], None):
-        for function in (encoder.encode, index.search, student.similar_sentences):
-            with pytest.raises(InputError, match="sentences"):
-                function(texts)
+    for function in (index.search, student.similar_sentences):
+        with pytest.raises(InputError, match="sentences"):
+            function(3)
+
+
+TEXTS = ["怎么还款", "今天天气很好", "怎么还款", "如何还款"]
+
+
+def test_encode_takes_what_other_libraries_pass(encoder):
+    """Fails if a tensor or shortened vectors differ from the plain array, or a keyword ends in a TypeError."""
+    plain = encoder.encode(TEXTS)
+    np.testing.assert_array_equal(encoder.encode(TEXTS, show_progress_bar=None, convert_to_numpy=True), plain)
+    np.testing.assert_array_equal(encoder.encode(TEXTS, convert_to_tensor=True), torch.from_numpy(plain))
+    short = encoder.encode(TEXTS, truncate_dim=8, normalize_embeddings=True)
+    expected = plain[:, :8] / np.linalg.norm(plain[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(short, expected, atol=1e-6)
+    score, first, second = paraphrase_mining(encoder, TEXTS)[0]
+    assert score == pytest.approx(1) and {first, second} == {0, 2}
+
+
+def test_queries_and_documents_have_their_prompts(encoder):
+    """Fails if an encoder with two prompts reads queries as documents in another library."""
+    encoder = copy.copy(encoder)
+    encoder.prompts = encoder.prompts.trained_with(("问：", "答："))
+    np.testing.assert_array_equal(encoder.encode_query(TEXTS), encoder.encode(TEXTS, prompt="问："))
+    np.testing.assert_array_equal(encoder.encode_document(TEXTS), encoder.encode(TEXTS, prompt="答："))
+    np.testing.assert_array_equal(encoder.encode_query(TEXTS, prompt=""), encoder.encode(TEXTS, prompt=""))
+
+
+def test_predict_is_similarity_in_another_form(cross):
+    """Fails if a reranker's scores depend on the method that asks for them."""
+    scores = cross.similarity(["怎么还款"] * len(TEXTS), TEXTS)
+    pairs = [("怎么还款", text) for text in TEXTS]
+    np.testing.assert_array_equal(cross.predict(pairs), scores)
+    assert cross.predict(pairs[1]) == pytest.approx(float(scores[1]), abs=1e-6)
+    with pytest.raises(ValueError, match="position 1"):
+        cross.predict([("怎么", "还款"), ("怎么还款",)])

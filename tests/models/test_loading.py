@@ -1,21 +1,20 @@
 """Names, folders and Hub ids: the right model, or an error that says what to pass; foreign code is never run."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from functools import cache
 
 import pytest
 import torch
 import transformers
+from httpx import Request, Response
+from huggingface_hub.errors import GatedRepoError, HTTPError, RemoteEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
+from cosent import encoders
 from cosent.errors import InputError, once
 from cosent.models import load_bi_encoder, load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
@@ -26,7 +25,6 @@ from tests.support.families import FAMILIES, random_family, save_family
 
 TOWERS = {"bi_encoder": SentenceEncoder, "cross_encoder": CrossEncoder, "student": Student}
 LOADERS = {name: tower.from_pretrained for name, tower in TOWERS.items()}
-each_loader = pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
 
 
 @pytest.fixture
@@ -82,79 +80,59 @@ def test_wrong_arguments_are_explained(tiny_model):
             SentenceEncoder.from_pretrained(path)
 
 
-RESOLVE = """
-import sys
-from cosent.encoders import resolve
-for name in sys.argv[1:]:
-    try:
-        print(resolve(name))
-    except ValueError as error:
-        print(error)
-"""
+def answer(kind, status: int):
+    return kind("no", response=Response(status, request=Request("HEAD", "https://hub")))
+
+
 ANSWERS = {
-    "bert-base-chinese": (200, {"X-Repo-Commit": "c" * 40, "ETag": "e"}),
-    "org/gated": (403, {"X-Error-Code": "GatedRepo"}),
-    "org/pickle": (404, {"X-Error-Code": "EntryNotFound"}),
-    "org/none": (404, {"X-Error-Code": "RepoNotFound"}),
+    "bert-base-chinese": None,
+    "org/gated": answer(GatedRepoError, 403),
+    "org/pickle": answer(RemoteEntryNotFoundError, 404),
+    "org/none": answer(RepositoryNotFoundError, 404),
+    "mini-roforner": HTTPError("refused"),
 }
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A Hub that drops the connection for names without an answer."""
-
-    requests: Counter[str] = Counter()
-
-    def log_message(self, *args):
-        pass
-
-    def do_HEAD(self):
-        name = self.path.removeprefix("/").split("/resolve/")[0]
-        self.requests[name] += 1
-        if name in ANSWERS:
-            status, headers = ANSWERS[name]
-            self.send_response(status)
-            for header in headers.items():
-                self.send_header(*header)
-            self.end_headers()
-
-
-def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path):
+def test_the_hub_is_asked_once_and_near_names_are_told(tmp_path, monkeypatch):
     """Fails if a misspelt name waits minutes for retries, or an id without owner, or a downloaded model, is refused."""
-    downloaded = tmp_path / "home/hub/models--org--kept"
+    downloaded = tmp_path / "hub/models--org--kept"
     for file, text in {"refs/main": "c" * 40, f"snapshots/{'c' * 40}/config.json": "{}"}.items():
         (downloaded / file).parent.mkdir(parents=True)
         (downloaded / file).write_text(text)
     (tmp_path / "runs/faq").mkdir(parents=True)
     (tmp_path / "runs/faq/config.json").touch()
-    names = ["bert-base-chinese", "org/gated", "org/pickle", "org/kept", "org/none"]
-    names += ["mini-roforner", "runs/fqa", "模型"]
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        settings = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0"}
-        settings["HF_HOME"] = str(tmp_path / "home")
-        done = subprocess.run(
-            [sys.executable, "-c", RESOLVE, *names, "mini-roforner"],
-            env=os.environ | settings,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        server.shutdown()
-    *resolved, none, misspelt, folder, no_id, again = done.stdout.splitlines()
-    assert resolved == names[:4]
-    assert "org/none" in none and "HF_ENDPOINT" not in none
-    assert "'mini-roformer'" in misspelt and "HF_ENDPOINT" in misspelt and "HF_HUB_OFFLINE" in misspelt
-    assert again == misspelt and "'runs/faq'" in folder and "模型" in no_id
-    assert Hub.requests == dict.fromkeys([*ANSWERS, "mini-roforner"], 1)
+    asked: Counter[str] = Counter()
+
+    def hub(url: str) -> None:
+        name = url.split("//")[1].partition("/")[2].split("/resolve/")[0]
+        asked[name] += 1
+        if ANSWERS[name] is not None:
+            raise ANSWERS[name]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", hub)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(encoders, "ask_hub", cache(encoders.ask_hub.__wrapped__))
+    for name in ("bert-base-chinese", "org/gated", "org/pickle", "org/kept"):
+        assert encoders.resolve(name) == name
+    for name, words, absent in (
+        ("org/none", ["org/none", "login"], "HF_ENDPOINT"),
+        ("mini-roforner", ["'mini-roformer'", "HF_ENDPOINT", "HF_HUB_OFFLINE"], "login"),
+        ("mini-roforner", ["'mini-roformer'", "HF_ENDPOINT"], "login"),
+        ("runs/fqa", ["'runs/faq'"], "HF_ENDPOINT"),
+        ("模型", ["模型"], "HF_ENDPOINT"),
+    ):
+        with pytest.raises(InputError) as error:
+            encoders.resolve(name)
+        assert all(word in str(error.value) for word in words) and absent not in str(error.value)
+    assert asked == dict.fromkeys(ANSWERS, 1)
 
 
-@each_loader
-def test_the_folder_of_a_run_that_was_stopped(tmp_path, load):
+def test_the_folder_of_a_run_that_was_stopped(tmp_path):
     """Fails if a user reads that runs/faq is no model, and not how to go on."""
     (tmp_path / "UNFINISHED").touch()
     with pytest.raises(InputError, match="--resume_from_checkpoint auto"):
-        load(str(tmp_path))
+        load_model(str(tmp_path))
 
 
 OWN = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}

@@ -21,10 +21,9 @@ FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不
 
 
 @pytest.fixture
-def train(train, make_corpus, pairs):
-    """As the fixture of all tests, with LoRA on a corpus of its own: `train(*flags, output="run")`."""
-    corpus = make_corpus({"train": pairs, "validation": pairs[:32]})
-    return partial(train, corpus, "--use_peft", "true", "--learning_rate", "1e-2")
+def train(train, made_up):
+    """As the fixture of all tests, with LoRA: `train(*flags, output="run")`."""
+    return partial(train, made_up, "--use_peft", "true", "--learning_rate", "1e-2")
 
 
 def bi_encoder(tiny_model, *targets, r=2, head=None):
@@ -97,11 +96,9 @@ def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, ti
             load(str(folder / "adapter"))
 
 
-@pytest.mark.parametrize("tower", ["bi_encoder", pytest.param("cross_encoder", marks=pytest.mark.matrix)])
-def test_resuming_is_exact(train, start, tower):
+def test_resuming_is_exact(train, start):
     """Fails if a checkpoint of a LoRA run lacks a trained weight (of Dense layers, too), or merges the adapter in."""
-    flags = ("--tower", tower) if tower == "cross_encoder" else ("--tower", tower, "--model_name_or_path", str(start))
-    flags += WITHIN_EPOCHS
+    flags = ("--model_name_or_path", str(start), *WITHIN_EPOCHS)
     whole = train(*flags, output="whole")
     resumed = train(*flags, "--resume_from_checkpoint", str(whole / "checkpoint-6"), output="resumed")
     for name in ("model.safetensors", "adapter/trained.safetensors", "adapter/adapter_model.safetensors"):
