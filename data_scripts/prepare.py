@@ -23,6 +23,7 @@ from cosent.data.files import LabelArguments, TableArguments
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 
+from . import sources
 from .corpora import CORPORA, OWN_LABEL_KINDS, unknown_name
 from .description import dataset_of, describe, fitting_loss, table
 
@@ -115,12 +116,9 @@ def refuse_to_replace(output: Path, overwrite: bool) -> None:
 
 
 def open_source(arguments: PrepareArguments, own: OwnPairsArguments):
-    from . import sources
-    from .own import from_own_pairs
-
     corpus = CORPORA.get(arguments.name)
     if corpus is None:
-        source = from_own_pairs(arguments.name, Path(arguments.source), own)
+        source = sources.from_own_pairs(arguments.name, Path(arguments.source), own)
     elif arguments.source is None:
         source = sources.from_demo(corpus)
     elif arguments.source == "hub":
