@@ -21,8 +21,8 @@ from cosent.models.cross_encoder import CrossEncoder
 from cosent.record import read_record, read_scores
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.corpora import RunCorpora
-from cosent.training.encoder import build_encoder
 from cosent.training.evaluation import Evaluation, check_saved
+from cosent.training.job import build_encoder
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import WITHIN_EPOCHS, history

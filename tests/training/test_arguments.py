@@ -15,7 +15,7 @@ from cosent.flags import UNSUPPORTED, Parser
 from cosent.jobs.arguments import choose_device
 from cosent.record import lineage, trained_on_pairs
 from cosent.training.arguments import TRAIN_ARGUMENTS, PairTrainingArguments
-from cosent.training.encoder import choose_learning_rate
+from cosent.training.global_batch import choose_learning_rate
 from cosent.training.resumable import FSDP_SETTINGS, check_strategy, layer_classes
 from tests.conftest import save_record
 
@@ -64,7 +64,8 @@ def test_the_default_learning_rate_is_that_of_the_start(tmp_path, caplog):
     for (name, lora), rate in rates.items():
         config = SimpleNamespace(name_or_path=name, model_type="lookup" if "lookup" in name else "bert")
         args = PairTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
-        choose_learning_rate(args, SimpleNamespace(backbone=SimpleNamespace(config=config)), lora)
+        encoder = SimpleNamespace(backbone=SimpleNamespace(config=config), tower="bi_encoder")
+        choose_learning_rate(args, encoder, lora)
         assert args.learning_rate == rate and f"--learning_rate {rate:g}" in caplog.text
     PairTrainingArguments(output_dir=str(tmp_path), num_train_epochs=0, max_steps=1)
 

@@ -18,8 +18,7 @@ from cosent.models.prompts import PromptArguments, check_line_breaks
 from cosent.models.student import Student
 from cosent.training.arguments import CorpusArguments, EncoderArguments, StudentTrainingArguments
 from cosent.training.corpora import adjacent_lines, defaults_of_run, load_corpora
-from cosent.training.encoder import make_room
-from cosent.training.job import begin, run_training
+from cosent.training.job import begin, make_room, run_training
 from cosent.training.student import StudentTrainer
 
 

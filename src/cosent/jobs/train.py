@@ -19,8 +19,7 @@ from cosent.training.arguments import (
     PairTrainingArguments,
 )
 from cosent.training.corpora import corpora_of_run, defaults_of_run
-from cosent.training.encoder import build_encoder, make_room
-from cosent.training.job import begin, run_training
+from cosent.training.job import begin, build_encoder, make_room, run_training
 from cosent.training.trainer import PairTrainer, build_objectives
 
 

@@ -111,6 +111,7 @@ class CrossEncoder(TextModel):
     dissimilar one (`scored_classes`). sentence-transformers' `CrossEncoder` computes the same logits.
     """
 
+    tower = "cross_encoder"
     highest_score = torch.finfo(torch.float32).max  # a logit; times a slope of 0, infinity would be no number
 
     def __init__(self, model: nn.Module, tokenizer):

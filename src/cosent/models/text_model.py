@@ -23,11 +23,13 @@ class TextModel(nn.Module):
     """A `backbone`, a `tokenizer` that holds the maximum length, and `prompts`: base class of both towers.
 
     Attributes:
+        tower: `bi_encoder`, or `cross_encoder` for a model that reads both sentences of a pair together.
         packing: lay the sentences of a batch into shared rows, where that does not change the results (`packing.py`).
         prompts: texts in front of sentences, saved with the model.
         highest_score: upper bound of a pair's score.
     """
 
+    tower = "bi_encoder"
     packing = True
     highest_score = 1.0  # a cosine
     prompts = Prompts()

@@ -15,6 +15,7 @@ from transformers import EvalPrediction, set_seed
 
 from cosent.atomic import apply_umask
 from cosent.compute.distributed import decided_by_main
+from cosent.compute.packing import LOOKUP
 from cosent.data.corpus import labels_of
 from cosent.data.labels import Labels
 from cosent.data.pairs import PairDataset, Prefixes
@@ -24,10 +25,20 @@ from cosent.evaluation.calibration import Calibration
 from cosent.evaluation.metrics import evaluate_scores
 from cosent.evaluation.retrieval import METRICS, retrieval_metrics
 from cosent.evaluation.similarity import unit
+from cosent.models.folder import is_cross_encoder
 from cosent.models.lora import Adapter
-from cosent.models.prompts import Prompts
+from cosent.models.prompts import Prompts, warn_of_other_prompts
 from cosent.models.text_model import TextModel
-from cosent.training.encoder import choose_learning_rate, tower_of
+from cosent.record import lineage, trained_on_pairs
+from cosent.training.arguments import (
+    LORA_RATE,
+    OUR_LORA_RATE,
+    OUR_RATE,
+    OUR_TUNED_RATE,
+    RATE,
+    TABLE_RATE,
+    PairTrainingArguments,
+)
 from cosent.training.global_loss import GlobalLossTrainer, Outputs
 from cosent.training.pairs import (
     EvaluationSet,
@@ -74,6 +85,27 @@ def metrics_of(
     return metrics | user_metrics
 
 
+def choose_learning_rate(args: PairTrainingArguments, encoder: TextModel, lora: bool) -> None:
+    """Sets the default learning rate of a start, unless one is set.
+
+    Encoders that descend from a shipped one, or have random weights, get a higher one, at which others forget.
+    """
+    if args.learning_rate is not None:
+        return
+    start = encoder.backbone.config.name_or_path
+    runs = lineage(start)
+    tuned = trained_on_pairs(runs) and is_cross_encoder(start) == (encoder.tower == "cross_encoder")
+    if encoder.backbone.config.model_type == LOOKUP:
+        rate, kind = TABLE_RATE, "a lookup table"
+    elif not start or (runs and runs[-1].pretraining is not None):
+        rate = OUR_LORA_RATE if lora else OUR_TUNED_RATE if tuned else OUR_RATE
+        kind = "a shipped encoder trained on pairs" if tuned else "a shipped encoder"
+    else:
+        rate, kind = (LORA_RATE if lora else RATE), "an encoder from elsewhere"
+    args.learning_rate = rate
+    logger.info("--learning_rate %g: the default for %s%s", rate, kind, " with LoRA" if lora else "")
+
+
 class GlobalBatchTrainer(GlobalLossTrainer):
     """Trains and evaluates a model of pairs under any strategy.
 
@@ -99,7 +131,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
     """
 
     targets = ("labels", "groups")
-    # Set by a subclass before `__init__`.
+    # Set by a subclass before `__init__`, the first four by `set_encoder`.
     encoder: TextModel
     sides: tuple[str, str]  # prompts of the sentences of a pair
     prefixes: Prefixes  # in front of them, as the encoder reads them: a cross-encoder has one
@@ -138,6 +170,14 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
 
+    def set_encoder(
+        self, encoder: TextModel, prompt: str | Sequence[str] | None, prompt_name: str | Sequence[str] | None
+    ) -> None:
+        """Sets the encoder to train, and its prompts in training and after it."""
+        self.encoder, self.sides = encoder, encoder.prompts.sides(prompt, prompt_name)
+        warn_of_other_prompts(encoder.backbone.config.name_or_path, encoder.prompts, *self.sides)
+        self.prefixes, self.prompts = encoder.prefixes(self.sides), encoder.prompts.trained_with(self.sides)
+
     def evaluation_set(self, rows: Rows, where: str, meaning: Labels | None = None) -> EvaluationSet:
         """Tokenised pairs to evaluate on, with a retrieval task if a bi-encoder has one there.
 
@@ -153,7 +193,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             meaning = Labels.of_values(where, labels)
         encoder, prefixes = self.encoder, self.prefixes
         pairs = pair_dataset(rows, encoder, prefixes, where, **self.evaluation_targets(rows, meaning))
-        searched = self.args.retrieval and tower_of(encoder) == "bi_encoder"
+        searched = self.args.retrieval and encoder.tower == "bi_encoder"
         task = retrieval_task(rows, meaning, where) if searched else None
         if task is None or prefixes[0] == prefixes[1]:
             return EvaluationSet(pairs, task)

@@ -1,4 +1,4 @@
-"""Steps shared by training jobs: start, run, record, model card, and upload to the Hub."""
+"""Steps shared by training jobs: start, encoder, run, record, model card, and upload to the Hub."""
 
 import platform
 import shlex
@@ -17,13 +17,19 @@ from huggingface_hub import HfApi
 import cosent
 from cosent.cli import PACKAGES
 from cosent.compute.distributed import decided_by_main, locked_by_main
+from cosent.compute.packing import max_tokens
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
+from cosent.errors import InputError
 from cosent.flags import as_words
+from cosent.models.bi_encoder import SentenceEncoder
+from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.decision import write_rules
+from cosent.models.prompts import PromptArguments
+from cosent.models.text_model import TextModel
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, terms_of
 from cosent.seal import sha256_of_file
-from cosent.training.arguments import RunArguments
+from cosent.training.arguments import ModelArguments, RunArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings
 from cosent.training.corpora import RunCorpora
@@ -52,6 +58,32 @@ def begin(args: RunArguments) -> Iterator[Start | None]:
             return
         folder = str(args.output_dir), args.resume_from_checkpoint, args.overwrite_output_dir
         yield Start(start, decided_by_main(lambda: find_checkpoint(*folder)), environment())
+
+
+def build_encoder(args: ModelArguments, classes: int, max_length: int, seed: int) -> SentenceEncoder | CrossEncoder:
+    """Loads the encoder to train; `max_length` is a default, `classes` the logits of a cross-encoder."""
+    other = {"pooling": args.pooling} if args.tower == "cross_encoder" else {}
+    if args.tower == "bi_encoder" and args.segment_ids != "tokenizer":
+        other = {"segment_ids": args.segment_ids}
+    for flag, value in other.items():
+        if value is not None:
+            raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
+    options = {"max_length": max_length if args.max_length is None else args.max_length, "dropout": args.dropout}
+    options["seed"] = seed
+    encoder: SentenceEncoder | CrossEncoder
+    if args.tower == "cross_encoder":
+        encoder = CrossEncoder.from_pretrained(args.model_name_or_path, classes, args.segment_ids, **options)
+    else:
+        encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, args.pooling, **options)
+    encoder.packing = args.packing
+    return encoder
+
+
+def make_room(encoder: TextModel, args: PromptArguments) -> None:
+    """Adds the tokens of the longer prompt to the maximum length."""
+    sides = encoder.prompts.sides(args.prompt, args.prompt_name)
+    longer = encoder.max_length + max(map(encoder.count_tokens, sides))
+    encoder.max_length = min(longer, max_tokens(encoder.backbone.config))
 
 
 def run_training(

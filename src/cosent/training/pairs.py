@@ -24,7 +24,6 @@ from cosent.evaluation.similarity import unit
 from cosent.models.cross_encoder import scored_classes
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.encoder import tower_of
 from cosent.training.objective import Objective, loss_targets
 
 logger = logging.getLogger(__name__)
@@ -148,7 +147,7 @@ def pair_dataset(
     rows: Rows, encoder: TextModel, prefixes: Prefixes, where: str, labels: np.ndarray | None = None, **targets
 ) -> PairDataset:
     """Tokenises pairs through the cache on disk, and warns about truncated text."""
-    dataset, _ = TOWER_DATA[tower_of(encoder)]
+    dataset, _ = TOWER_DATA[encoder.tower]
     pairs = dataset(rows, encoder.tokenizer, encoder.max_length, labels, prefixes, **targets)
     warn_truncated(pairs.truncated, pairs.sequences, pairs.unit, encoder.max_length, where, "--max_length")
     return pairs

@@ -23,7 +23,6 @@ from cosent.models.folder import refuse_adapter
 from cosent.models.student import Student
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import StudentTrainingArguments
-from cosent.training.encoder import trained_prompts
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
 from cosent.training.pairs import Datasets, Rows, meanings, pair_dataset, rows_by_name
@@ -184,14 +183,13 @@ class StudentTrainer(GlobalBatchTrainer):
         **kwargs,
     ):
         encoder = Student.from_pretrained(model) if isinstance(model, str) else model
-        self.encoder, self.generation = encoder, isinstance(encoder, Student) if generation is None else generation
+        self.generation = isinstance(encoder, Student) if generation is None else generation
         if self.generation and not isinstance(encoder, Student):
             raise InputError(f"A {type(encoder).__name__} does not generate. Pass a Student, or generation=False.")
         refuse_adapter(encoder.state_dict())
         rows, held_out = rows_by_name(train_dataset), rows_by_name(eval_dataset, " validation")
         self.meanings = meanings(labels, rows, held_out)
-        self.sides, self.prompts = trained_prompts(encoder, prompt, prompt_name)
-        self.prefixes = encoder.prefixes(self.sides)
+        self.set_encoder(encoder, prompt, prompt_name)
         if self.generation and self.prefixes != NO_PREFIXES:
             raise InputError(
                 f"The prompt {self.prefixes[0] or self.prefixes[1]!r} is for a student that only embeds. Add "

@@ -17,7 +17,6 @@ from cosent.models.folder import refuse_adapter
 from cosent.models.lora import add_adapter
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
-from cosent.training.encoder import tower_of, trained_prompts
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
 from cosent.training.objective import Objective, build_objective
@@ -94,12 +93,12 @@ class PairTrainer(GlobalBatchTrainer):
         self.meanings = meanings(labels, rows, held_out)
         trained = {name: self.meanings[name] for name in rows}
         if objectives is None:
-            objectives = build_objectives(loss, loss_args or {}, trained, tower_of(encoder))
+            objectives = build_objectives(loss, loss_args or {}, trained, encoder.tower)
         self.objectives = objectives
         check_logits(encoder, self.objectives)
         self.prompt, self.peft_config = (prompt, prompt_name), peft_config
         module = self.prepared(encoder, args.seed)
-        _, collator = TOWER_DATA[tower_of(encoder)]
+        _, collator = TOWER_DATA[encoder.tower]
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
             train_pairs = training_pairs(rows, trained, self.objectives, encoder, self.prefixes)
         super().__init__(
@@ -132,9 +131,7 @@ class PairTrainer(GlobalBatchTrainer):
 
     def prepared(self, encoder: TextModel, seed: int) -> nn.Module:
         """The module to train: an encoder with the prompts of this training, its head and its adapter."""
-        self.encoder = encoder
-        self.sides, self.prompts = trained_prompts(encoder, *self.prompt)
-        self.prefixes = encoder.prefixes(self.sides)
+        self.set_encoder(encoder, *self.prompt)
         module: nn.Module = encoder
         if isinstance(encoder, SentenceEncoder):
             *_, reads_logits = sorted(self.objectives.values(), key=lambda objective: objective.classes)
