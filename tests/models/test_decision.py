@@ -44,10 +44,9 @@ def test_few_validation_pairs_are_said_once(tmp_path, caplog):
     assert f"{tmp_path}/31 come from 31 validation pairs" in message
 
 
-@pytest.mark.parametrize("kind", ["bi_run", "cross_run"])
-def test_a_trained_model_answers_with_probabilities(kind, request, made_up, pairs, job):
+def test_a_trained_model_answers_with_probabilities(bi_run, made_up, pairs, job):
     """Fails if probabilities are not those of validation, or `similarity`, `evaluate`, Python and run.json disagree."""
-    folder = request.getfixturevalue(kind).folder
+    folder = bi_run.folder
     model, rule = load_model(str(folder)), decision_rules(folder)["made_up"]
     first, second, labels = columns(pairs[:32])
     expected = fit_calibration(model.similarity(first, second), labels)
@@ -69,7 +68,7 @@ def test_a_trained_model_answers_with_probabilities(kind, request, made_up, pair
     out, err = similarity()
     verdict = "similar" if scores[1] >= rule.threshold else "not similar"
     names, values = (re.split("  +", text.strip())[:3] for text in out.splitlines())
-    assert names == ["cosine" if kind == "bi_run" else "score", "probability", "verdict"]
+    assert names == ["cosine", "probability", "verdict"]
     assert values == [f"{scores[1]:.4f}", f"{probabilities[1]:.4f}", verdict]
     assert "as on made_up validation" in err and "though" not in err
     rare = at_base_rate(probabilities[1], rule.calibration.base_rate, 0.001)

@@ -78,12 +78,13 @@ E5 = partial(published.e5_small, **published.SIZES)
 
 @pytest.mark.parametrize("make", [published.bge_zh, E5, published.minilm, published.qwen3_embedding])
 def test_published_layouts(make, tmp_path):
-    """Fails if a published folder has other vectors than in sentence-transformers, before or after saving, or a
-    sentence's vector depends on what it is packed with."""
+    """Fails if a published folder has other vectors than in sentence-transformers, before or after saving or behind a
+    prompt, which a decoder counts from its padding, or a sentence's vector depends on what it is packed with."""
     folder = make(tmp_path / "published")
     encoder, float32 = SentenceEncoder.from_pretrained(folder), {"dtype": torch.float32}
     vectors = encoder.encode(TEXTS)
-    for options in ({}, {"prompt_name": "query"} if encoder.prompts.texts else {}):
+    named = [{"prompt_name": name} for name in encoder.prompts.texts]
+    for options in ({}, {"prompt": ""}, {"prompt": "别的："}, *named):
         expected = SentenceTransformer(folder, device="cpu", model_kwargs=float32).encode(TEXTS, **options)
         np.testing.assert_allclose(encoder.encode(TEXTS, **options), expected, rtol=0, atol=2e-6)
     encoder.save_pretrained(tmp_path / "ours")

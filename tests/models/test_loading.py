@@ -5,11 +5,11 @@ import re
 import shutil
 from collections import Counter
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
-from httpx import Request, Response
 from huggingface_hub.errors import GatedRepoError, HTTPError, RemoteEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
@@ -19,12 +19,7 @@ from cosent.errors import InputError, once
 from cosent.models import load_bi_encoder, load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
-from cosent.models.student import Student
-from lab.pretraining.model import initial_model
 from tests.support.families import FAMILIES, random_family, save_family
-
-TOWERS = {"bi_encoder": SentenceEncoder, "cross_encoder": CrossEncoder, "student": Student}
-LOADERS = {name: tower.from_pretrained for name, tower in TOWERS.items()}
 
 
 @pytest.fixture
@@ -33,12 +28,14 @@ def encoder(tiny_model):
 
 
 def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
-    """Fails if evaluate takes a cross-encoder for a bi-encoder, or a folder keeps pieces of both."""
+    """Fails if a cross-encoder is taken for a bi-encoder, a folder keeps pieces of both, or `device=` is ignored."""
     bi_encoder = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls"))
     bi_encoder.save_pretrained(tmp_path)
     assert isinstance(load_model(str(tmp_path)), SentenceEncoder)
+    assert {weight.device.type for weight in load_model(str(tmp_path), device="meta").parameters()} == {"meta"}
     encoder.save_pretrained(tmp_path)
     assert isinstance(load_model(str(tmp_path)), CrossEncoder)
+    assert {weight.device.type for weight in load_model(str(tmp_path), device="meta").parameters()} == {"meta"}
     assert not list(tmp_path.rglob("modules.json")) and not list(tmp_path.rglob("2_Dense"))
     for load in (load_bi_encoder, SentenceEncoder.from_pretrained):
         with pytest.raises(InputError, match="cross-encoder"):
@@ -57,16 +54,6 @@ def test_a_plain_folder_says_how_it_is_pooled(tiny_model, tiny_bi, caplog):
     assert note.startswith(f"{tiny_model} has no modules.json: it is pooled by mean.") and "--pooling" in note
 
 
-def test_every_model_loads_onto_a_device(encoder, tiny_model, tiny_student, tmp_path):
-    """Fails if `device=` is unknown to a class, or leaves a part of a model on the CPU."""
-    bi_encoder = SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls")
-    for name, model in {"bi": bi_encoder, "cross": encoder}.items():
-        model.save_pretrained(tmp_path / name)
-        loaded = load_model(str(tmp_path / name), device="meta")
-        assert {weight.device.type for weight in loaded.parameters()} == {"meta"}
-    assert Student.from_pretrained(str(tiny_student), device="meta").device.type == "meta"
-
-
 def test_wrong_arguments_are_explained(tiny_model):
     """Fails if a wrong pooling, length or path is accepted or ends in a stack trace of the Hub client."""
     for options, message in (
@@ -80,15 +67,12 @@ def test_wrong_arguments_are_explained(tiny_model):
             SentenceEncoder.from_pretrained(path)
 
 
-def answer(kind, status: int):
-    return kind("no", response=Response(status, request=Request("HEAD", "https://hub")))
-
-
+NO = SimpleNamespace(headers={}, request=None)  # a response
 ANSWERS = {
     "bert-base-chinese": None,
-    "org/gated": answer(GatedRepoError, 403),
-    "org/pickle": answer(RemoteEntryNotFoundError, 404),
-    "org/none": answer(RepositoryNotFoundError, 404),
+    "org/gated": GatedRepoError("no", response=NO),
+    "org/pickle": RemoteEntryNotFoundError("no", response=NO),
+    "org/none": RepositoryNotFoundError("no", response=NO),
     "mini-roforner": HTTPError("refused"),
 }
 
@@ -138,43 +122,10 @@ def test_the_folder_of_a_run_that_was_stopped(tmp_path):
 OWN = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
 
 
-@pytest.fixture
-def model(tiny_model, tmp_path, monkeypatch):
-    """Returns a function that copies the tiny BERT with changes of its config.json; nobody may be asked "[y/N]"."""
-
-    def refuse(prompt=""):
-        raise AssertionError(f"asked: {prompt}")
-
-    def make(**changes) -> str:
-        shutil.copytree(tiny_model, tmp_path / "model")
-        config = json.loads((tmp_path / "model/config.json").read_text()) | changes
-        (tmp_path / "model/config.json").write_text(json.dumps(config))
-        return str(tmp_path / "model")
-
-    monkeypatch.setattr("builtins.input", refuse)
-    return make
-
-
-@pytest.mark.parametrize(
-    "load", [*LOADERS.values(), lambda path: initial_model(path, None)], ids=[*LOADERS, "pretrain"]
-)
-def test_a_model_that_needs_code_is_refused_by_name(model, load):
-    """Fails if a user is asked to run foreign code, or reads that the folder is no model at all."""
-    with pytest.raises(InputError, match="OwnConfig.* never run.*type own"):
-        load(model(model_type="own", auto_map=OWN))
-
-
-def test_weights_for_foreign_code_are_no_weights(model):
-    """Fails if a BERT that its own code turns into another model (Jina v2) is loaded with random layers."""
-    with pytest.raises(InputError, match="needs code of its own.*lacks 16 weights .* of transformers' bert"):
-        SentenceEncoder.from_pretrained(model(auto_map=OWN, num_hidden_layers=3))
-
-
-def test_code_that_transformers_has_is_not_needed_afterwards(model, tmp_path, caplog):
-    """Fails if a native architecture whose folder still names code (nomic, EuroBERT) passes the question on."""
-    SentenceEncoder.from_pretrained(model(auto_map=OWN)).save_pretrained(tmp_path / "saved")
-    assert caplog.text.count("comes with code, which is not run: transformers' own bert computes it") == 1
-    assert "auto_map" not in json.loads((tmp_path / "saved/config.json").read_text())
+@pytest.fixture(autouse=True)
+def nobody_is_asked(monkeypatch):
+    """Fails a test that would ask the user "[y/N]"."""
+    monkeypatch.setattr("builtins.input", lambda prompt="": pytest.fail(f"asked: {prompt}"))
 
 
 def test_a_tokenizer_that_needs_code_is_refused(tmp_path):
@@ -262,6 +213,8 @@ def larger_vocabulary(folder) -> None:
 
 
 DAMAGES = [
+    (edit("config.json", model_type="own", auto_map=OWN), "OwnConfig.* never run.*type own"),
+    (edit("config.json", auto_map=OWN, num_hidden_layers=3), "needs code of its own.*lacks 16 weights .* bert"),
     (without("tokenizer.json"), "tokenizer.json, or another vocabulary"),
     (larger_vocabulary, r"tokenizer.json has tokens up to number 1000000.*reads 9"),
     (edit("config.json", num_hidden_layers=1), "model.safetensors holds 16 weights"),
@@ -298,6 +251,15 @@ DAMAGES = [
     (module(3, type="own_code.Router"), "modules.json: own_code.Router.*--pooling"),
     (module(1, type="sentence_transformers.SpladePooling"), "modules.json: SpladePooling in place of a Pooling"),
 ]
+
+
+def test_code_that_transformers_has_is_not_needed_afterwards(start, tmp_path, caplog):
+    """Fails if a native architecture whose folder still names code (nomic, EuroBERT) passes the question on."""
+    folder = shutil.copytree(start, tmp_path / "model")
+    edit("config.json", auto_map=OWN)(folder)
+    SentenceEncoder.from_pretrained(str(folder)).save_pretrained(tmp_path / "saved")
+    assert caplog.text.count("comes with code, which is not run: transformers' own bert computes it") == 1
+    assert "auto_map" not in json.loads((tmp_path / "saved/config.json").read_text())
 
 
 @pytest.mark.parametrize(("damage", "words"), DAMAGES)

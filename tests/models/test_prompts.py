@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder as TheirCrossEncoder
-from sentence_transformers import SentenceTransformer
 
 from cosent.data.pairs import PairCollator, tokenize_apart
 from cosent.errors import InputError
@@ -14,7 +13,6 @@ from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from cosent.models.layout import CROSS_ENCODER, read_prompts
 from cosent.models.prompts import Prompts, warn_of_other_prompts
-from tests.support.families import LETTERS, save_family
 
 TEXTS = {"query": "问句：", "passage": "段落："}
 SENTENCES = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧" * 3, "好", "WiFi密码是123", "怎么还款", "", "好"]
@@ -38,46 +36,6 @@ def test_text_of_a_prompt(tiny_model, tmp_path):
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(saved), encoding="utf-8")
     assert read_prompts(str(tmp_path), CROSS_ENCODER) == prompts
     assert read_prompts(str(tmp_path)) == read_prompts(str(tiny_model)) == Prompts(), "of a reranker, not for sentences"
-
-
-def prompted(model, folder, pooling: str, texts=TEXTS) -> SentenceTransformer:
-    """A folder that sentence-transformers saved, with a default prompt."""
-    SentenceEncoder.from_pretrained(str(model), pooling=pooling, max_length=24).save_pretrained(folder / "bare")
-    theirs = SentenceTransformer(str(folder / "bare"), prompts=texts, default_prompt_name="query", device="cpu")
-    theirs.save(str(folder / "prompted"))
-    return SentenceTransformer(str(folder / "prompted"), device="cpu")
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken"])
-def test_vectors_are_those_of_sentence_transformers(tiny_model, tmp_path, pooling):
-    """Fails if a folder with a default prompt is served with other vectors (cosine 0.50 before prompts were read), or
-    an instruction is counted from the padding of a decoder, which others pad on the left."""
-    texts, sentences, other, model = TEXTS, SENTENCES, "为这个句子生成表示：", tiny_model
-    if pooling == "lasttoken":
-        model = save_family("qwen3", tmp_path / "model")
-        texts, other = {"query": LETTERS[0] * 3 + LETTERS[1], "passage": LETTERS[2] * 2}, LETTERS[4]
-        spans = ((5, 3), (9, 12), (30, 1), (40, 60))
-        sentences = ["".join(LETTERS[start : start + length]) for start, length in spans]
-    theirs = prompted(model, tmp_path, pooling, texts)
-    ours = SentenceEncoder.from_pretrained(str(tmp_path / "prompted"))
-    assert (theirs.tokenizer.padding_side == "left") == (pooling == "lasttoken")
-    by_prompt = []
-    for options in ({}, {"prompt_name": "passage"}, {"prompt": other}, {"prompt": ""}):
-        expected = theirs.encode(sentences, **options)
-        for packing, batch_size in ((True, 512), (False, 512), (True, 2)):
-            ours.packing = packing
-            vectors = ours.encode(sentences, batch_size=batch_size, **options)
-            np.testing.assert_allclose(vectors, expected, atol=1e-6 * max(1, np.abs(expected).max()))
-        by_prompt.append(expected)
-    for number, vectors in enumerate(by_prompt):
-        for others in by_prompt[:number]:
-            assert np.abs(vectors - others).max() > 1e-3, "two prompts make no difference: nothing was compared"
-    ours.save_pretrained(tmp_path / "saved")
-    served, again = (SentenceTransformer(str(tmp_path / "saved"), device="cpu"), read_prompts(str(tmp_path / "saved")))
-    assert again == ours.prompts == Prompts(served.prompts, served.default_prompt_name) != Prompts()
-    ours.prompts = Prompts()
-    ours.save_pretrained(tmp_path / "saved")
-    assert read_prompts(str(tmp_path / "saved")) == Prompts()
 
 
 @pytest.mark.parametrize("packing", [True, False])
