@@ -10,12 +10,10 @@ from sentence_transformers import SentenceTransformer
 
 from cosent import decision_rules, load_model
 from cosent.cli import arguments_of
-from cosent.errors import InputError
 from cosent.flags import parse
 from cosent.jobs import distill
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decision import rule_for
-from cosent.models.prompts import Prompts
 from cosent.record import read_record, read_scores
 from tests.conftest import run_train
 
@@ -76,18 +74,6 @@ def test_another_prompt_than_that_of_training(prompted, evaluate, job, made_up, 
     files = ["--text", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--prompt", "一"]
     assert json.loads(job("cosent.jobs.encode", "--model", folder, *files)[0])["prompt"] == "一"
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], prompt="一"), atol=1e-6)
-
-
-def test_two_prompts(train, made_up):
-    """Fails if a search model cannot be served by its two prompts, or one run trains with two of them."""
-    folder = train(made_up, "--prompt", "查询：", "文档：")
-    assert SentenceEncoder.from_pretrained(str(folder)).prompts == Prompts({"query": "查询：", "document": "文档："})
-    assert read_record(folder).prompts == ("查询：", "文档：")
-    served, ours = SentenceTransformer(str(folder), device="cpu"), SentenceEncoder.from_pretrained(str(folder))
-    np.testing.assert_allclose(served.encode_query(["好"]), ours.encode(["好"], prompt_name="query"), atol=1e-6)
-    np.testing.assert_allclose(served.encode_document(["好"]), ours.encode(["好"], prompt_name="document"), atol=1e-6)
-    with pytest.raises(InputError, match="查询：.*别的："):
-        train(made_up, "--prompt", "别的：", "--resume_from_checkpoint", str(folder / "checkpoint-4"))
 
 
 def test_a_cross_encoder_is_served_as_it_was_trained(train, made_up, pairs):

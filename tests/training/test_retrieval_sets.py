@@ -8,6 +8,7 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import retrieval_task
 from cosent.evaluation.retrieval import METRICS
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import read_queries, read_record
 from tests.conftest import SENTENCES
 
@@ -87,9 +88,14 @@ def test_training_and_evaluation_measure_what_sentence_transformers_does(train, 
 
 
 def test_two_prompts_are_those_of_queries_and_documents(train, evaluate, corpus):
-    """Fails if a pool is embedded as queries, or a query as a document, where a model tells them apart."""
+    """Fails if a pool is embedded as queries, or a query as a document, where a model tells them apart, or
+    sentence-transformers does not find the two prompts in its folder."""
     folder = train(corpus, "--pooling", "mean", "--num_train_epochs", "1", "--prompt", QUERY, DOCUMENT)
-    found = read_record(folder).after["made_up"]["test"]
+    record, ours = read_record(folder), SentenceEncoder.from_pretrained(str(folder))
+    served, found = SentenceTransformer(str(folder), device="cpu"), record.after["made_up"]["test"]
+    assert record.prompts == (QUERY, DOCUMENT)
+    np.testing.assert_allclose(served.encode_query(["好"]), ours.encode(["好"], prompt_name="query"), atol=1e-6)
+    np.testing.assert_allclose(served.encode_document(["好"]), ours.encode(["好"], prompt_name="document"), atol=1e-6)
     expected = theirs(folder, corpus, "test", (QUERY, DOCUMENT))
     assert {name: found[name] for name in METRICS} == pytest.approx(expected, abs=1e-6)
     result, _ = evaluate("--corpus", corpus, "--prompt_name", "query", "document", model=folder)
