@@ -9,7 +9,6 @@ from cosent.data.corpus import (
     Manifest,
     labels_of,
     sentence_groups,
-    share_of_known_similar,
     similar,
     unordered_pairs,
 )
@@ -34,7 +33,7 @@ def fitting_loss(folder: Path, manifest: Manifest) -> str | None:
     """Suitable loss for the train split; None if no loss could learn from the labels."""
     rows, least = dataset_of(folder, "train"), manifest.similar_from
     labels = labels_of(rows)
-    negatives = similar(labels, least).any() and share_of_known_similar(sentence_groups(rows, least)) < 1
+    negatives = similar(labels, least).any() and len(np.unique(sentence_groups(rows, least))) > 1
     if labels.min() < labels.max():
         return "cosent_in_batch" if negatives else "cosent"
     return "infonce" if negatives else None

@@ -3,12 +3,12 @@
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import cosent.cli
 from cosent.flags import parse
 from cosent.jobs.serve import ServeArguments, application, load
 
@@ -44,17 +44,19 @@ def test_make_targets_of_the_readme():
 
 
 @pytest.mark.slow
-def test_pairs_become_a_search(tmp_path, monkeypatch):
+def test_pairs_become_a_search(tmp_path, monkeypatch, capsys):
     """If it fails, a command of README ends in an error, or answers otherwise."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.setattr(cosent.cli, "configure_logging", lambda: None)  # for this process, whose tests read its log
     commands = re.findall(r"^cosent (?:prepare|train|search) .*$", README, re.MULTILINE)
     assert [command.split()[1] for command in commands] == ["prepare", "train", "search"]
     for command in commands:
-        words = shlex.split(command, comments=True)[1:]
-        printed = subprocess.run([sys.executable, "-m", "cosent", *words], check=True, capture_output=True, text=True)
+        monkeypatch.setattr(sys, "argv", shlex.split(command, comments=True))
+        capsys.readouterr()
+        cosent.cli.main()
     assert (tmp_path / "runs/faq/model.safetensors").is_file()
-    assert same_words(printed.stdout, shown_after(commands[-1]))
+    assert same_words(capsys.readouterr().out, shown_after(commands[-1]))
 
 
 def test_a_request_to_the_service(monkeypatch):

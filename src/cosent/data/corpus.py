@@ -66,8 +66,6 @@ class Manifest(Labels):
     def load(cls, folder: str | Path) -> Manifest:
         """Reads the manifest of a prepared folder."""
         path = Path(folder, MANIFEST_NAME)
-        if not path.is_file():
-            raise InputError(f"{folder} has no {MANIFEST_NAME}. Run `cosent prepare NAME --source {folder}` first.")
         with reading(path, advice="Copy it again, or prepare the corpus again."):
             raw = json.loads(path.read_text(encoding="utf-8"))
             manifest = cls(**{item.name: raw[item.name] for item in fields(cls) if item.name in raw})
@@ -129,19 +127,14 @@ def load_corpus(name_or_folder: str, data_dir: str = "data") -> Corpus:
     """Reads a prepared corpus by name or folder and checks it against the contract."""
     folder = existing_corpus(name_or_folder, data_dir)
     manifest = Manifest.load(folder)
-    files = {split: folder / f"{split}.parquet" for split in SPLITS if split in manifest.splits}
     splits = {}
-    for split, file in files.items():
-        if not file.is_file():
-            raise InputError(f"{folder}: the manifest names {file}, which is missing. Prepare it again.")
-        if (sha256 := sha256_of_file(file)) != manifest.splits[split]["sha256"]:
+    for split in (name for name in SPLITS if name in manifest.splits):
+        file = folder / f"{split}.parquet"
+        with reading(file):
+            sha256 = sha256_of_file(file)
+        if sha256 != manifest.splits[split]["sha256"]:
             raise InputError(f"{file} is damaged, or is of another {MANIFEST_NAME}. Copy or prepare the corpus again.")
-        rows, expected = read_parquet(file, split, sha256), manifest.splits[split]["rows"]
-        if tuple(rows.column_names) != COLUMNS or len(rows) != expected:
-            raise InputError(
-                f"{file} has {len(rows)} rows and its manifest says {expected}, or other columns. Prepare it again."
-            )
-        splits[split] = rows
+        splits[split] = read_parquet(file, split, sha256)
     return Corpus(folder, manifest, splits)
 
 
@@ -265,16 +258,6 @@ def sentence_numbers(rows: datasets.Dataset) -> np.ndarray:
 def similar(labels: np.ndarray, least: float) -> np.ndarray:
     """Whether each label is at least `least`, compared in float32: a stored label of 0.7 is below 0.7 in float64."""
     return labels.astype(np.float32) >= np.float32(least)
-
-
-def share_of_known_similar(groups: np.ndarray) -> float:
-    """Share of (first, second) sentence pairs within one group, which are no in-batch negatives.
-
-    Args:
-        groups: result of `sentence_groups`, at least one row.
-    """
-    first, second = (np.bincount(column, minlength=int(groups.max()) + 1) / len(groups) for column in groups.T)
-    return float(first @ second)
 
 
 def components(first: np.ndarray, second: np.ndarray, count: int) -> np.ndarray:

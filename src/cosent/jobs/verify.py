@@ -9,7 +9,7 @@ other software, without whole.json, must hold what its modules.json and config.j
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosent.data.corpus import MANIFEST_NAME
+from cosent.data.corpus import MANIFEST_NAME, load_corpus
 from cosent.encoders import local
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
@@ -55,6 +55,4 @@ def verify_folder(path: Path) -> list[str]:
 
 def verify_corpus(path: Path) -> list[str]:
     """A line on a corpus, whose files `load_corpus` compares with its manifest."""
-    from cosent.data.corpus import load_corpus
-
     return [f"{path} is whole: {', '.join(load_corpus(str(path)).splits)}"]
