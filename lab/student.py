@@ -1,6 +1,6 @@
 """Teach a small encoder the similarities of a public one, among near neighbours, beside CoSENT on labelled corpora.
 
-    cosent encode --model e5-small-stsb --text lines.txt --normalize --dtype bfloat16 --output vectors.npy
+    cosent encode --model e5-small-stsb --text lines.txt --dtype bfloat16 --output vectors.npy
     python -m lab.student train similar --lines lines.txt --vectors vectors.npy --output runs/taught
     python examples/soup.py similar runs/taught runs/soup
     python -m lab.student measure similar runs/taught runs/soup --output lab/results/student_public.json

@@ -67,7 +67,7 @@ def refuse_unrepeatable(root: Path) -> None:
 def main(args: LabStudyArguments) -> int:
     if not args.any_commit:
         refuse_unrepeatable(ROOT)
-    return run_study(args, args.study, study_named(args.study))
+    return run_study(args, args.study, study_named(args.study), args.results)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def test_values_are_those_of_the_library():
     words = shlex.split(
         "--corpus a b --output_dir x --use_cpu --learning_rate 2e-5 --bf16 no --lr_scheduler_type cosine "
         """--lr_scheduler_kwargs '{"num_cycles": 1}' --warmup_steps 0.1 --optim adamw_torch --gradient_checkpointing """
-        "--gradient_checkpointing_kwargs {} --report_to none --no_packing "
+        "--gradient_checkpointing_kwargs {} --report_to none --no_retrieval "
         "--disable_tqdm true --save_strategy epoch --eval_steps 5 --use_peft --lora_target_modules query value"
     )
     library = HfArgumentParser(classes).parse_args_into_dataclasses(words, look_for_args_file=False)
@@ -175,7 +175,7 @@ def test_every_flag_has_a_help_text(monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     classes = TRAIN_ARGUMENTS
     text = Parser(*classes, program="train", all_flags=True).format_help()
-    assert "--no_packing" in text and "(default: mini)" in text and "(default: all-linear)" in text
+    assert "--no_retrieval" in text and "(default: mini)" in text and "(default: all-linear)" in text
     hidden = {name for name, flag in flags_of(*classes).items() if flag.metadata["help"] == HIDDEN}
     assert {name for name in flags_of(*classes) if f"--{name} " not in text} == hidden
 

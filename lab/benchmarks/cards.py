@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cosent.comparing.document import Cell, markdown_table
+from cosent.comparing.report import Cell, markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import SHIPPED, local

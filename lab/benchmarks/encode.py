@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from cosent.comparing.document import Cell, markdown_table
+from cosent.comparing.report import Cell, markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.encoders import resolve
 from cosent.errors import messages_for_users

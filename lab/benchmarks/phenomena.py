@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cosent.comparing.document import Cell, markdown_table
+from cosent.comparing.report import Cell, markdown_table
 from cosent.errors import messages_for_users
 from cosent.models import load_model
 from cosent.models.decision import rule_for

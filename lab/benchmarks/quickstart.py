@@ -11,7 +11,7 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from cosent.comparing.document import Cell, markdown_table
+from cosent.comparing.report import Cell, markdown_table
 from cosent.data.files import PAIR, open_table
 from cosent.errors import InputError, messages_for_users
 from cosent.evaluation.metrics import correlations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from cosent.comparing.comparison import shared_queries, shared_scores
+from cosent.comparing.report import shared_queries, shared_scores
 from cosent.comparing.results import Result, Study
 from cosent.evaluation.significance import (
     Difference,

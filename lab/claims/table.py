@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cosent.atomic import write_atomically
-from cosent.comparing.document import Cell, markdown_table
+from cosent.comparing.report import Cell, markdown_table
 from lab import RESULTS
 from lab.tables.studies import median, with_interval
 

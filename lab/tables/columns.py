@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 
 from cosent.comparing import report
-from cosent.comparing.document import Cell, mean_of
+from cosent.comparing.report import Cell, mean_of
 from cosent.comparing.results import Result, Study, grouped
 
 Column = Callable[[list[Result]], Cell]

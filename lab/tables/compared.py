@@ -4,10 +4,9 @@ import statistics
 
 import numpy as np
 
-from cosent.comparing.comparison import by_seed
-from cosent.comparing.document import Cell, markdown_table, times_100
 from cosent.comparing.figures import COLORS, FAINT, canvas, saved, styled
 from cosent.comparing.figures import rows_of as place_rows
+from cosent.comparing.report import Cell, by_seed, markdown_table, times_100
 from cosent.comparing.results import Result, Study
 from lab.claims.measures import of_row, study_of
 from lab.tables.columns import most_runs, rows_of, score, start_rows

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from cosent.comparing.document import Cell, markdown_table, mean_of, times_100
 from cosent.comparing.figures import COLORS, FAINT, canvas, saved, styled
+from cosent.comparing.report import Cell, markdown_table, mean_of, times_100
 from cosent.evaluation.metrics import correlations
 from cosent.record import shortened
 from lab.benchmarks.quickstart import wrong_orders

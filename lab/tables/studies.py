@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cosent.comparing.comparison import by_seed
-from cosent.comparing.document import Cell, markdown_table, times_100
+from cosent.comparing.report import Cell, by_seed, markdown_table, times_100
 from cosent.comparing.results import Result, Study
 from cosent.evaluation.significance import spearman
 from lab import RESULTS, ROOT

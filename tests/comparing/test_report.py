@@ -9,8 +9,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from cosent.comparing import comparison, figures
-from cosent.comparing.document import mean_of, times_100
+from cosent.comparing import figures
+from cosent.comparing.report import by_seed, compare, mean_of, times_100
 from cosent.comparing.report import report as page_of
 from cosent.comparing.results import read_results, save_results
 from cosent.errors import InputError
@@ -119,8 +119,8 @@ def test_intervals_are_those_of_the_scores(make_study, page):
     contradicts its interval, or missing scores go unmentioned."""
     folder = make_study({"good": 0.5, "bad": 3.0, "poor": 3.0})
     study = read_results(folder)
-    runs = comparison.by_seed(study, "lcqmc")
-    found = comparison.compare(runs, "lcqmc")
+    runs = by_seed(study, "lcqmc")
+    found = compare(runs, "lcqmc")
     gain, seeds = found["good", "bad"]
     means = {row: np.mean([r.test("lcqmc") for r in runs]) for row, runs in study.rows.items()}
     assert gain.mean == pytest.approx(means["good"] - means["bad"]) and seeds == 2
@@ -129,13 +129,13 @@ def test_intervals_are_those_of_the_scores(make_study, page):
     mean, low, high = (f"{100 * value:+.2f}" for value in (gain.mean, gain.low, gain.high))
     assert f"| good - bad | lcqmc Spearman | {mean} | {low} to {high} | 2 | good better |" in text
     assert re.search(r"\| bad - poor \| .* \| not significant \|", text)
-    same, _ = comparison.compare({"a": runs["good"], "b": runs["good"]}, "lcqmc")["a", "b"]
+    same, _ = compare({"a": runs["good"], "b": runs["good"]}, "lcqmc")["a", "b"]
     assert (same.mean, same.low, same.high) == (0, 0, 0)
     del runs["bad"][1]
-    assert comparison.compare(runs, "lcqmc")["good", "bad"][1] == 1, "a seed that one method lacks is no pair"
+    assert compare(runs, "lcqmc")["good", "bad"][1] == 1, "a seed that one method lacks is no pair"
     runs["bad"][2].scores["lcqmc"]["labels"][:2] += 1
     with pytest.raises(InputError, match="bad-lcqmc-2 was tested on other rows of lcqmc"):
-        comparison.compare(runs, "lcqmc")
+        compare(runs, "lcqmc")
     assert "No interval for a, b" in page(make_study({"a": 1.0, "b": 1.0}, name="without", keep_scores=False))
 
 
@@ -159,11 +159,11 @@ def test_retrieval_is_compared_by_queries(make_study, change_study, page):
         "| method | lcqmc | lcqmc Recall@10 |" in text
         and "| before training: mini, mean | 50.00 ± 0.00 | 25.00" in text
     )
-    runs = comparison.by_seed(study, "lcqmc", "queries")
-    gain, _ = comparison.compare(runs, "lcqmc", "recall_at_10")["good", "bad"]
+    runs = by_seed(study, "lcqmc", "queries")
+    gain, _ = compare(runs, "lcqmc", "recall_at_10")["good", "bad"]
     means = {row: np.mean([r.test("lcqmc", "recall_at_10") for r in runs]) for row, runs in study.rows.items()}
     assert gain.mean == pytest.approx(means["good"] - means["bad"], abs=1e-6) and 0.3 < gain.low < gain.high < 0.5
     assert re.search(r"\| good - bad \| .* good better \|", text) and re.search(r"\| bad - same \|.* same better", text)
     runs["bad"][1].queries["lcqmc"].task = "another"
     with pytest.raises(InputError, match="bad-lcqmc-1 was tested on other queries"):
-        comparison.compare(runs, "lcqmc", "recall_at_10")
+        compare(runs, "lcqmc", "recall_at_10")

@@ -151,16 +151,6 @@ def test_stage_1(distill, corpus):
     assert Student.from_pretrained(str(folder)).similar_sentences(["怎么还款"], num_samples=4) is not None
 
 
-@pytest.mark.slow
-def test_half_precision_leaves_weights_in_float32(distill, corpus):
-    """Fails if training or evaluation under --bf16 crashes in float32 layers, or rounds the weights that are saved."""
-    folder = distill(corpus, "--bf16", "true")
-    assert read_record(folder).after["made_up"]["validation"]["perplexity"] > 1
-    weights = list(Student.from_pretrained(str(folder)).parameters())
-    assert {weight.dtype for weight in weights} == {torch.float32}
-    assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in weights)
-
-
 def test_few_synonyms(distill, make_corpus, caplog):
     """Fails if a corpus of synonyms alone selects an epoch, or a batch larger than it ends in a stack trace."""
     only = make_corpus({"train": [("怎么还款", "如何还款", 1.0)] * 12}, name="only")
@@ -222,22 +212,6 @@ def test_a_student_of_synonyms_resumes_within_an_epoch(distill, corpus):
     resumed = distill(corpus, *flags, "--resume_from_checkpoint", str(whole / "checkpoint-6"), output="resumed")
     ends = [(folder / "checkpoint-8/model.safetensors").read_bytes() for folder in (whole, resumed)]
     assert ends[0] == ends[1] != (whole / "checkpoint-6/model.safetensors").read_bytes()
-
-
-@pytest.mark.matrix
-def test_resuming_ends_where_the_whole_run_does(distill, corpus, teacher, tmp_path):
-    """Fails if noise, dropout, data or lines without labels start over after an interruption, or are left out."""
-    text = tmp_path / "more.txt"
-    text.write_text("\n".join(f"第{number}句话" for number in range(11)), encoding="utf-8")
-    flags = ("--teacher", str(teacher), "--num_train_epochs", "2", "--text", str(text), *WITHIN_EPOCHS)
-    flags += ("--save_steps", "18", "--eval_steps", "18")
-    whole = distill(corpus, *flags, output="whole")
-    record = read_record(whole)
-    assert record.train_pairs == 72 + 5 and record.synonyms == 18  # the eleventh line has no neighbour
-    checkpoint, last = sorted(whole.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    resumed = distill(corpus, *flags, "--resume_from_checkpoint", str(checkpoint), output="resumed")
-    for name in ("model.safetensors", "2_Dense/model.safetensors"):
-        assert (last / name).read_bytes() == (resumed / last.name / name).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def job(tiny_model, path, tmp_path, **changes):
 def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, monkeypatch):
     """Fails if the command of the README gives other vectors than `encode`, or its JSON line cannot be read."""
     command = ["--model", str(tiny_model), "--text", str(sentences), "--output", str(tmp_path / "vectors.npy")]
-    monkeypatch.setattr(sys, "argv", ["encode", *command, "--normalize", "--device", "cpu"])
+    monkeypatch.setattr(sys, "argv", ["encode", *command, "--device", "cpu"])
     run(main, EncodeArguments)
     result = json.loads(capsys.readouterr().out)
     vectors = np.load(result["output"], mmap_mode="r")
@@ -74,16 +74,6 @@ def test_a_longer_file_takes_no_more_memory(tmp_path):
     assert peaks[2] - peaks[1] < vectors.nbytes / 10, peaks
     with pytest.raises(InputError, match="3 sentences, then 2"):
         write_vectors(tmp_path / "v.npy", (3, 4), iter("12"), embed)
-
-
-def test_nothing_is_overwritten_by_mistake(tiny_model, sentences, tmp_path):
-    """Fails if a file is replaced without --overwrite, or a folder or a missing input is found after the model."""
-    (tmp_path / "vectors.npy").write_bytes(b"precious")
-    with pytest.raises(InputError, match=r"vectors\.npy exists.*--overwrite"):
-        main(job(tiny_model, sentences, tmp_path))
-    assert (tmp_path / "vectors.npy").read_bytes() == b"precious"
-    main(job(tiny_model, sentences, tmp_path, overwrite=True))
-    assert len(np.load(tmp_path / "vectors.npy")) == len(LINES)
 
 
 def test_int8_and_cut_sentences_are_reported(tiny_model, sentences, tmp_path, capsys, caplog):

@@ -1,11 +1,9 @@
 """`cosent export`: the folder answers like the model, on a machine that has three packages."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,31 +134,6 @@ def test_logits_of_two_classes(export, tiny_model, tmp_path):
     np.testing.assert_allclose(outputs["scores"][:, 0], scores, atol=1e-5)
     np.testing.assert_allclose(outputs["logits"] @ [-1, 1], scores, atol=1e-5)
     np.testing.assert_allclose(OnnxModel(folder).similarity(SENTENCES, OTHERS), scores, atol=1e-5)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("variable", ["COSENT_TEST_NODE", "COSENT_TEST_PYTHON"])
-@pytest.mark.parametrize("tower", ["bi", "cross", "int8"])
-def test_other_programs_read_the_folder(export, bi_run, cross_run, made_up, variable, tower):
-    """Fails if transformers.js, fastembed, optimum or sentence-transformers' ONNX backend need more than the folder, or
-    return other vectors or scores; the variables name a folder with node_modules, and a Python that has the others."""
-    if variable not in os.environ:
-        pytest.skip(f"{variable} is not set")
-    run = cross_run if tower == "cross" else bi_run
-    folder = export(run.folder, *(["--int8", "--corpus", made_up] if tower == "int8" else []))
-    short = ["怎么还款", "如何还款", "OPPO R11 多少钱?", "好"]  # transformers.js cuts long ones at another token
-    node = variable == "COSENT_TEST_NODE"
-    script = Path(__file__).parents[1] / "support" / ("other_programs.mjs" if node else "other_programs.py")
-    command = ["node" if node else os.environ[variable], script, folder, tower]
-    where = os.environ[variable] if node else None
-    asked = json.dumps({"texts": short, "others": short[::-1]})
-    answer = subprocess.run(command, input=asked, capture_output=True, check=True, text=True, cwd=where).stdout
-    exported = OnnxModel(folder)
-    expected = exported.similarity(short, short[::-1]) if tower == "cross" else exported.encode(short)
-    answers = json.loads(answer.splitlines()[-1])
-    assert len(answers) > 1
-    for name, values in answers.items():
-        np.testing.assert_allclose(values, expected, atol=1e-5, err_msg=name)
 
 
 def test_int8_is_refused_where_it_costs_too_much(export, bi_run, made_up, monkeypatch, tmp_path):

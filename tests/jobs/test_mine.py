@@ -26,9 +26,9 @@ def mine(corpus, tiny_bi, job, tmp_path, monkeypatch):
     """A function that runs the job and returns the written corpus and its line on stdout."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def run(*flags, output="made", of=corpus, range_max=5):
+    def run(*flags, output="made", of=corpus, range_min=1):
         words = ["--corpus", of, "--output", tmp_path / output, "--model", tiny_bi, "--device", "cpu"]
-        printed, _ = job("cosent.jobs.mine", *words, "--range_min", 1, "--range_max", range_max, *flags)
+        printed, _ = job("cosent.jobs.mine", *words, "--range_min", range_min, *flags)
         return load_corpus(str(tmp_path / output)), json.loads(printed)
 
     return run
@@ -59,7 +59,7 @@ def test_neighbours_are_negatives_and_own_pairs_keep_their_labels(mine, tmp_path
     assert (made.manifest.name, made.manifest.label_kind, made.manifest.label_max) == ("made", "binary", 1.0)
     assert list(made.splits) == ["train"] and said["train"] == len(labels)
     facts = made.manifest.splits["train"]["mined"]
-    assert facts["neighbours_by"]["range_max"] == 5 and len(facts["neighbours_by"]["sha256"]) == 40
+    assert facts["neighbours_by"]["range_min"] == 1 and len(facts["neighbours_by"]["sha256"]) == 40
     assert facts["corpus"]["name"] == "fruit"
 
 
@@ -80,8 +80,7 @@ def test_what_is_refused(mine, make_corpus, tmp_path, tiny_bi):
     """Fails if a user gets fewer pairs than asked for, a corpus that training refuses or one that is overwritten, or
     negatives where nothing is similar or contradiction is meant."""
     for flags, message in (
-        ({"range_max": 500}, "--range_max 500: .* 22"),
-        ({"range_max": 1}, "--range_min 1"),
+        ({"range_min": 22}, "--range_min 22 of 22"),
         (["--random", 5000], "--random 5000"),
         (["--random", -1], "--random .* -1"),
     ):

@@ -50,7 +50,7 @@ def test_sentences_in_the_order_of_similar(tiny_student, job, monkeypatch):
     """Fails if a sentence stands under another source or with another score, or a source without any is left out."""
     samples = [["今天下雨", "如何还款", "还款还款", "还款怎么操作"], []]
     monkeypatch.setattr(Student, "similar_sentences", lambda *_, **__: [[(t, 0.0) for t in of] for of in samples])
-    printed, _ = job("cosent.jobs.generate", "--model", tiny_student, "怎么还款", "我", "--num", "2")
+    printed, _ = job("cosent.jobs.generate", "--model", tiny_student, "怎么还款", "我", "--top", "2")
     ranker = load_model("similar")
     first, second = (f"{ranker.similarity('怎么还款', text):7.4f}  {text}" for text in ("如何还款", "还款怎么操作"))
     best = sorted((first, second), reverse=True)

@@ -46,7 +46,7 @@ def test_one_folder_for_all_jobs(bi_run, prompted, evaluate, job, made_up, pairs
     assert result["threshold"] == decision_rules(folder)["made_up"].threshold
     (tmp_path / "sentences.txt").write_text("\n".join(first), encoding="utf-8")
     files = ["--text", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy"]
-    job("cosent.jobs.encode", "--model", folder, *files, "--normalize")
+    job("cosent.jobs.encode", "--model", folder, *files)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors[: len(first)], atol=1e-6)
     assert f"{cosines[0]:.4f}" in job("cosent.jobs.similarity", "--model", folder, first[0], second[0])[0]
 
@@ -73,7 +73,9 @@ def test_another_prompt_than_that_of_training(prompted, evaluate, job, made_up, 
     (tmp_path / "sentences.txt").write_text("怎么还款\n", encoding="utf-8")
     files = ["--text", tmp_path / "sentences.txt", "--output", tmp_path / "v.npy", "--prompt", "一"]
     assert json.loads(job("cosent.jobs.encode", "--model", folder, *files)[0])["prompt"] == "一"
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], prompt="一"), atol=1e-6)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], normalize_embeddings=True, prompt="一"), atol=1e-6
+    )
 
 
 def test_a_cross_encoder_is_served_as_it_was_trained(train, made_up, pairs):

@@ -24,8 +24,6 @@ CROSS = "--tower cross_encoder"
 TRAIN = [
     ("--limit_train -70", "--limit_train .*-70"),
     ("--limit_validation 0", "--limit_validation .*0"),
-    ("--loss sbert --features u w", "--features .* u w"),
-    ("--features u", "--features .*--loss sbert"),
     ("--bf16_full_eval true", "--bf16_full_eval"),
     ("--lora_r 4", "--lora_r .*--use_peft true"),
     ("--use_peft true --lora_target_modules query valeu", "--lora_target_modules valeu"),
@@ -34,13 +32,11 @@ TRAIN = [
     ("--scale -20", "--scale must be above 0, got -20"),
     ("--loss cosine_squared --scale 5", "--scale .*--loss cosine_squared"),
     ("--per_device_train_batch_size 16 --cached_batch_size 40", "--cached_batch_size .*16.*got 40"),
-    ("--torch_compile true", "--torch_compile .*--packing false"),
     ("--loss ce", "--loss ce .*cross_encoder"),
     ("--segment_ids zero", "--segment_ids .*--tower bi_encoder"),
     (f"--loss angle {CROSS}", "--loss angle .*bi_encoder"),
     (f"--loss ce3 {CROSS}", "--loss ce3 .*made_up has binary.*ce, bce or cosent"),
     (f"--pooling mean {CROSS}", "--pooling .*--tower cross_encoder"),
-    (f"--features u {CROSS}", "--features .*--loss sbert"),
     ("--corpus_weights 1", "--corpus_weights"),
     ("--dropout 1.5", "--dropout"),
     ("--label_smoothing_factor 0.1", "--label_smoothing_factor"),
@@ -97,6 +93,7 @@ OTHERS = [
     ("distill", "--eval_corpora {made_up} {made_up}", "--eval_corpora names made_up more than once"),
     ("distill", "--corpus {negatives}", "no synonyms in train"),
     ("encode", "--output {faq} --overwrite", "--output .*x.npy"),
+    ("encode", "--output {vectors}", "vectors.npy exists.*--overwrite"),
     ("encode", "--device cuda --int8", "CPU"),
     ("encode", "--int8 --dtype bfloat16", "--int8 .*--dtype bfloat16"),
     ("encode", "--text nowhere.txt", "--text: .* nowhere.txt"),
@@ -120,7 +117,6 @@ OTHERS = [
     ("generate", "\u200b", "empty"),
     ("similarity", "甲 乙 --sheet 数据", "--sheet"),
     ("encode", "--text {gap}", "line 2"),
-    ("generate", "好 --top_p 2", "top_p"),
     ("evaluate", "", "--corpus NAME"),
     ("evaluate", "--pairs {gold} --split train", "--split .*--corpus NAME"),
     ("evaluate", "--pairs {words}", "words.csv, line 2: .*got 'perhaps'"),
@@ -154,6 +150,8 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
         paths[name] = tmp_path / f"{name}.csv"
         with table_writer(paths[name], ("sentence1", "sentence2", "score")) as write:
             write([{"sentence1": "甲", "sentence2": "乙", "score": label}])
+    paths["vectors"] = tmp_path / "vectors.npy"
+    paths["vectors"].write_bytes(b"precious")
     paths["odd"] = tmp_path / "odd.csv"
     paths["odd"].write_text("问题甲,问题乙,是否相同\n甲,乙,1\n", encoding="utf-8")
     paths["corpus"] = prepare(tmp_path / "faq", {"test": [("甲", "乙", 1.0)]}, "binary", 1.0)

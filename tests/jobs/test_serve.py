@@ -259,17 +259,6 @@ def test_a_model_that_fails(models):
         assert client.post("/similarity", json={"pairs": [TEXTS[:2]]}).json()["error"]["code"] == 500
 
 
-@pytest.mark.parametrize(("flags", "path"), [({}, "similarity"), ({"text": ["faq.txt"]}, "search")])
-def test_the_server_says_what_to_ask(flags, path, monkeypatch, caplog):
-    """Fails if the start of the server leaves out the address of a request, or names one that has nothing to answer."""
-    monkeypatch.setattr("uvicorn.run", lambda *args, **kwargs: None)
-    for name in ("load", "application"):
-        monkeypatch.setattr(serve, name, lambda *args: None)
-    with caplog.at_level("INFO", "cosent"):
-        serve.main(ServeArguments(model="mini", port=8080, **flags))
-    assert f"http://127.0.0.1:8080/{path} answers {{" in caplog.text
-
-
 def test_servers_that_cannot_search(faq, models, tmp_path):
     """Fails if the server starts with a promise that it cannot keep, or with a flag that does nothing."""
     for flags, word in (

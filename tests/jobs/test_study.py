@@ -1,21 +1,16 @@
 """A study trains what it lists, once, with flags chosen on validation, in processes that do not outlive it."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
+from threading import Event
 
 import numpy as np
-import psutil
 import pytest
 import yaml
 
-from cosent.atomic import locked
-from cosent.comparing import session
+from cosent.comparing import runs
 from cosent.comparing.results import read_results
-from cosent.comparing.session import EARLIER
+from cosent.comparing.runs import EARLIER
 from cosent.data.corpus import corpus_folder
 from cosent.errors import InputError
 from cosent.evaluation.retrieval import METRICS
@@ -72,7 +67,7 @@ def run_study(tmp_path, monkeypatch, make_recipe):
         save_queries(folder / QUERIES_NAME, {"stsb": {"test": queries}})
         return ""
 
-    monkeypatch.setattr(session, "run_logged", train)
+    monkeypatch.setattr(runs, "run_logged", train)
     monkeypatch.setattr(study, "existing_corpus", lambda *_: None)  # the stand-in reads none
     paths = {name: make_recipe(name, f"loss: {name}\nlearning_rate: 0.5\n") for name in ("cosent", "sbert")}
 
@@ -103,12 +98,13 @@ def test_every_run_once_and_the_result_is_kept(run_study, capsys):
     assert run_study(seeds=[1, 2, 3])[1] == [("made_up/cosent-stsb-3", 0.5)]
 
 
-def test_a_corpus_that_is_not_there_ends_a_study_at_once(tmp_path, make_corpus, pairs, make_recipe, capsys):
+def test_a_corpus_that_is_not_there_ends_a_study_at_once(tmp_path, make_corpus, pairs, make_recipe, monkeypatch):
     """Fails if every run of a study with a misspelt corpus is started, to fail for the same reason."""
     folder = make_corpus({"train": pairs}, name="made_up")
     content = {"recipes": [make_recipe("cosent", "loss: cosent\n")], "corpora": [["made_up", "made_pu"]], "seeds": [1]}
     (tmp_path / "made_up.yaml").write_text(yaml.safe_dump(content))
-    flags = ("--data_dir", str(folder.parent), "--results", str(tmp_path / "results"))
+    monkeypatch.chdir(tmp_path)
+    flags = ("--data_dir", str(folder.parent))
     with pytest.raises(InputError, match=r"'made_pu'.*Did you mean 'made_up'"):
         study.main(*parse([str(tmp_path / "made_up.yaml"), *flags], StudyArguments))
     assert not (tmp_path / "results").exists()
@@ -148,7 +144,7 @@ def test_a_failure_is_listed_and_the_rest_goes_on(run_study, monkeypatch, capsys
     assert status == 1 and len(trained) == 2
     assert "cosent-stsb-13 failed: unlucky" in capsys.readouterr().err
     assert [result.seed for result in read_results(run_study.results).results] == [1]
-    monkeypatch.setattr(session, "run_logged", lambda *_: "")
+    monkeypatch.setattr(runs, "run_logged", lambda *_: "")
     assert run_study(seeds=[1, 2])[0] == 1
     assert "cosent-stsb-2 failed: its output in" in capsys.readouterr().err
 
@@ -240,6 +236,23 @@ def test_a_failure_in_the_grid_makes_only_its_method_wait(run_study, capsys):
     ]
 
 
+def test_ctrl_c_ends_the_active_runs(run_study, monkeypatch, capsys):
+    """Fails if a run trains on in the dark after Ctrl-C, or a stopped study looks finished."""
+    started, stopped = Event(), []
+
+    def train(command, log_file, threads, stop):
+        if log_file.parent.name == "cosent-stsb-1":
+            started.wait(60)
+            raise KeyboardInterrupt
+        started.set()
+        stopped.append(stop.wait(60))
+        return "stopped"
+
+    monkeypatch.setattr(runs, "run_logged", train)
+    assert run_study("--parallel", "2", seeds=[1, 2, 3])[0] == study.STOPPED and stopped and all(stopped)
+    assert "the same command continues" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, monkeypatch):
     """Fails if a study does not train with its flags or the user's threads."""
@@ -247,72 +260,10 @@ def test_a_run_is_launched(tmp_path, make_corpus, pairs, tiny_model, monkeypatch
     corpus = make_corpus({"train": pairs[:8], "validation": pairs[:16], "test": pairs[16:32]})
     (tmp_path / "cosent.yaml").write_text("num_train_epochs: 1\npooling: mean\n")
     content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1]}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(content | {"flags": {"packing": False}}))
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(content | {"flags": {"dropout": 0.0}}))
     monkeypatch.chdir(tmp_path)
     arguments = ["--data_dir", corpus.parent, "--parallel", "2", "--set", f"model_name_or_path={tiny_model}"]
     assert study.main(*parse(list(map(str, [tmp_path / "s.yaml", *arguments])), StudyArguments)) == 0
     (result,) = read_results(tmp_path / f"results/s-model_name_or_path={tiny_model.name}").results
-    assert result.recipe["packing"] is False
+    assert result.recipe["dropout"] == 0.0
     assert result.environment.threads == os.cpu_count()
-
-
-@pytest.fixture
-def start_study(tmp_path, make_corpus, pairs, tiny_model):
-    """Returns a function that starts a study of two endless runs and waits until the first one trains.
-
-    Whatever the test does, nothing of the study is left when it ends.
-    """
-    started = []
-
-    def start(**options) -> subprocess.Popen:
-        corpus = make_corpus({"train": pairs, "validation": pairs[:16]})
-        recipe = {"num_train_epochs": 100000, "eval_strategy": "no", "save_strategy": "no", "logging_steps": 1}
-        (tmp_path / "cosent.yaml").write_text(yaml.safe_dump(recipe | {"model_name_or_path": str(tiny_model)}))
-        content = {"recipes": [str(tmp_path / "cosent.yaml")], "corpora": [corpus.name], "seeds": [1, 2]}
-        (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
-        command = [sys.executable, "-m", "cosent", "study", tmp_path / "s.yaml", "--data_dir", corpus.parent]
-        process = subprocess.Popen(list(map(str, command)), stderr=-1, text=True, cwd=tmp_path, **options)
-        started.append(process)
-        while not any("step 1" in log.read_text() for log in tmp_path.glob("runs/studies/s/*/log.txt")):
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.2)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-    for other in of_study(tmp_path):
-        other.kill()
-
-
-def of_study(folder: Path) -> list[psutil.Process]:
-    """Launchers and trainings of the studies in a folder."""
-    running = [other for other in psutil.process_iter(["cmdline", "status"]) if other.info["cmdline"]]
-    assert running, "processes cannot be listed here"
-    lines = [(other, " ".join(other.info["cmdline"])) for other in running]
-    return [other for other, line in lines if str(folder) in line and "runs/studies/s/" in line]
-
-
-@pytest.mark.matrix
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
-@pytest.mark.parametrize("how", ("SIGINT", "SIGTERM", "SIGKILL"))
-def test_a_stopped_study_leaves_nothing_running(tmp_path, start_study, how):
-    """Fails if Ctrl-C or a kill leaves a run training in the dark, or starts the next one.
-
-    Shells start background jobs of scripts with SIGINT ignored, cron and CI start whole sessions that way.
-    """
-    killed, how = how == "SIGKILL", getattr(signal, how)
-    process = start_study(preexec_fn=None if killed else lambda: signal.signal(how, signal.SIG_IGN))
-    assert len(of_study(tmp_path)) == 2, "a launcher and a training"
-    process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
-    assert killed or (process.returncode == 130 and "the same command continues" in errors)
-    end = time.monotonic() + 60 * killed  # what was killed cannot wait for its trainings
-    while of_study(tmp_path) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert not of_study(tmp_path)
-    (run,) = tmp_path.glob("runs/studies/s/[!.]*")  # beside it, a kill leaves the file of a lock that nobody holds
-    with locked(run):
-        pass

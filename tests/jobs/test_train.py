@@ -113,14 +113,6 @@ def test_every_loss_reaches_the_weights(made_up, tiny_model, tmp_path, tower, lo
     assert encoder.backbone.get_input_embeddings().weight.grad.norm() > 0
 
 
-@pytest.mark.slow
-def test_gradient_checkpointing_changes_no_weight(train, made_up):
-    """Fails if the flag for small GPUs stops with an error, or trains something else."""
-    plain = train(made_up, output="plain") / "model.safetensors"
-    checkpointed = train(made_up, "--activation_checkpointing", "true", output="checkpointed") / "model.safetensors"
-    assert plain.read_bytes() == checkpointed.read_bytes()
-
-
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -140,15 +132,6 @@ def test_cached_batches_train_as_large_ones_do(train, made_up, chosen):
         curves.append([history(folder, "loss"), history(folder, "grad_norm")])
     assert len(curves[0][0]) == 6
     np.testing.assert_allclose(curves[1], curves[0], rtol=2e-4)
-
-
-@pytest.mark.slow
-def test_seeds_decide_the_weights(train, made_up):
-    """Fails if a run cannot be repeated, or a seed (that of the order, too) is ignored."""
-    seeds = {"a": ("1", "1"), "b": ("1", "1"), "c": ("2", "1"), "d": ("1", "2")}
-    folders = [train(made_up, "--seed", seed, "--data_seed", data, output=n) for n, (seed, data) in seeds.items()]
-    first, again, *others = [(folder / "model.safetensors").read_bytes() for folder in folders]
-    assert first == again and len({first, *others}) == 3
 
 
 @pytest.mark.parametrize(
@@ -235,14 +218,6 @@ def test_every_held_out_pair_is_scored(train, make_corpus, pairs):
     flags = ("--dataloader_drop_last", "true", "--per_device_eval_batch_size", "24")
     scores = read_scores(train(corpus, *flags, "--num_train_epochs", "1") / "scores.npz")["made_up"]
     assert {split: len(of["after"]) for split, of in scores.items()} == {"validation": 60, "test": 10}
-
-
-def test_what_is_cut_is_said_once(train, made_up, caplog):
-    """Fails if a split is tokenised once more to be measured than to select the epoch, with every warning again."""
-    with caplog.at_level(logging.WARNING):
-        train(made_up, "--max_length", "4", "--max_steps", "1")
-    said = [record.getMessage().split(":")[0] for record in caplog.records if "truncated" in record.getMessage()]
-    assert sorted(said) == ["made_up test", "made_up train", "made_up validation"]
 
 
 CROSS_ENCODER = ("--tower", "cross_encoder", "--num_train_epochs", "1")

@@ -76,7 +76,7 @@ OF_SCRIPTS = {
     "bi_encoder/cosent": ("cosent.py", {"pooling": "cls", "epochs": 5, "batch": 32, "scale": 20}),
     "bi_encoder/sbert": (
         "sbert.py",
-        {"pooling": "cls", "epochs": 5, "batch": 32, "classes": 2, "features": "u v |u-v|"},
+        {"pooling": "cls", "epochs": 5, "batch": 32, "classes": 2},
     ),
     "bi_encoder/nli": (
         "cosent_nli.py",
@@ -116,7 +116,6 @@ def test_recipes_of_published_rows_have_the_settings_of_their_scripts(tmp_path):
             "evaluated": args.eval_steps,
         }
         ours |= {"batch": args.per_device_train_batch_size, "classes": objective.classes}
-        ours["features"] = " ".join(loss.features or [])
         assert {key: ours[key] for key in settings} == settings, script
         assert (args.learning_rate, args.lr_scheduler_type, args.warmup_steps) == (2e-5, "constant", 0), script
         assert (args.weight_decay, args.gradient_accumulation_steps) == (0, 1), script

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cosent import load_model
-from cosent.comparing.document import plain
+from cosent.comparing.report import plain
 from cosent.evaluation.significance import resampled_spearman, spearman
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.record import Environment, RunRecord, read_record

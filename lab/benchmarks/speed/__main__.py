@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from cosent.comparing.document import Cell, markdown_table
+from cosent.comparing.report import Cell, markdown_table
 from cosent.data.corpus import Manifest
 from cosent.errors import messages_for_users
 from cosent.record import shortened

@@ -1,14 +1,31 @@
 """The report of a study as Markdown: the methods on test, their paired differences, and a picture of these."""
 
+import re
 import statistics
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from html import escape
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
 from cosent.comparing import figures
-from cosent.comparing.comparison import Compared, by_seed, compare
-from cosent.comparing.document import Cell, markdown_table, mean_of, measured, plain, times_100
 from cosent.comparing.results import Result, Study, grouped
-from cosent.evaluation.significance import RESAMPLES
+from cosent.errors import InputError
+from cosent.evaluation.significance import (
+    RESAMPLES,
+    Difference,
+    difference,
+    independent,
+    resampled_means,
+    resampled_spearman,
+    spearman,
+)
 from cosent.record import OVERLAP
+
+Cell = str | int | None  # None is an empty cell
+Runs = dict[str, dict[int, Result]]  # by row of a table and seed
+Compared = dict[tuple[str, str], tuple[Difference, int]]  # difference and number of seeds of every two rows
 
 STARTS = ("model_name_or_path", "tower", "pooling")  # settings that decide what a model scores before it is trained
 FLOORS = {OVERLAP: "character overlap", "similar": "the shipped model similar"}
@@ -134,3 +151,98 @@ def picture_of(compared: dict[tuple[str, str], Compared]) -> str:
                 values = (100 * value for value in (change.mean, change.low, change.high))
                 lines.append((f"{corpus}: {a} - {b}", *values))
     return figures.intervals("Differences between methods", lines, "test Spearman x100")
+
+
+def by_seed(study: Study, corpus: str, arrays: str = "scores") -> Runs:
+    """Runs with stored test `scores` or `queries` of a corpus, by row and seed."""
+    runs = {
+        row: {run.seed: run for run in study.cell(row, corpus) if corpus in getattr(run, arrays)} for row in study.rows
+    }
+    return {row: seeds for row, seeds in runs.items() if seeds}
+
+
+def compare(runs: Runs, corpus: str, metric: str = "spearman") -> Compared:
+    """Differences in a metric of every two methods that share a seed, and the number of seeds they share.
+
+    Args:
+        metric: `spearman`, or a retrieval metric with stored values by query.
+    """
+    if len(runs) < 2:
+        return {}
+    results = [run for seeds in runs.values() for run in seeds.values()]
+    if metric == "spearman":
+        scores, labels, groups = shared_scores(results, corpus)
+        values, worth = np.array([spearman(row, labels) for row in scores]), independent(groups)
+        resampled = resampled_spearman(scores, labels, groups=groups)  # (resamples, runs)
+    else:
+        by_query = shared_queries(results, corpus, metric)
+        values, worth, resampled = by_query.mean(axis=1), by_query.shape[1], resampled_means(by_query)
+    places = {id(run): place for place, run in enumerate(results)}
+    compared = {}
+    for (first, ours), (second, theirs) in combinations(runs.items(), 2):
+        seeds = [seed for seed in ours if seed in theirs]
+        if seeds:
+            a, b = ([places[id(side[seed])] for seed in seeds] for side in (ours, theirs))
+            compared[first, second] = (
+                difference(values[a] - values[b], resampled[:, a] - resampled[:, b], worth),
+                len(seeds),
+            )
+    return compared
+
+
+def shared_scores(runs: list[Result], corpus: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores of several runs on their common test rows, `(runs, rows)`, with labels and groups, `(rows,)`."""
+    refuse_others(runs, corpus, lambda run: run.scores[corpus]["labels"].tobytes(), "rows")
+    rows = runs[0].scores[corpus]
+    groups = next((run.scores[corpus]["groups"] for run in runs if "groups" in run.scores[corpus]), None)
+    of_row = np.arange(len(rows["labels"])) if groups is None else np.unique(groups, return_inverse=True)[1]
+    return np.stack([run.scores[corpus]["after"] for run in runs]), rows["labels"], of_row
+
+
+def shared_queries(runs: list[Result], corpus: str, metric: str) -> np.ndarray:
+    """A retrieval metric of several runs on their common test queries, `(runs, queries)`."""
+    refuse_others(runs, corpus, lambda run: run.queries[corpus].task, "queries, or with other --retrieval flags,")
+    return np.stack([run.queries[corpus].moments["after"][metric] for run in runs]).astype(np.float64)
+
+
+def refuse_others(runs: list[Result], corpus: str, task: Callable[[Result], Hashable], what: str) -> None:
+    for run in runs:
+        if task(run) != task(runs[0]):
+            raise InputError(
+                f"{run.name} was tested on other {what} of {corpus} than {runs[0].name}. Delete the earlier "
+                "results, and run the study again."
+            )
+
+
+def measured(values: Iterable[float | None]) -> list[float]:
+    """The values that are not None."""
+    return [value for value in values if value is not None]
+
+
+def times_100(values: Iterable[float | None]) -> str | None:
+    """Mean over runs and, if there are several, standard deviation, both times 100; None if nothing was measured."""
+    numbers = [100 * value for value in measured(values)]
+    deviation = f" ± {statistics.stdev(numbers):.2f}" if len(numbers) > 1 else ""
+    return f"{statistics.mean(numbers):.2f}{deviation}" if numbers else None
+
+
+def mean_of(values: Iterable[float | None], form: str) -> str | None:
+    """Mean over runs; None if nothing was measured."""
+    numbers = measured(values)
+    return format(statistics.mean(numbers), form) if numbers else None
+
+
+def plain(text: str) -> str:
+    """Escapes text for Markdown: no tag, column or emphasis begins in it."""
+    return re.sub(r"([\\|*`\[\]])", r"\\\1", escape(" ".join(text.split()), quote=False))
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[Cell]], strong: Iterable[tuple[int, int]] = ()
+) -> str:
+    """A Markdown table; `strong` names the (row, column) of the cells in bold."""
+    cells = [["" if cell is None else plain(str(cell)) for cell in row] for row in rows]
+    for row, column in strong:
+        cells[row][column] = f"**{cells[row][column]}**"
+    lines = [f"| {' | '.join(row)} |" for row in ([plain(name) for name in header], *cells)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])

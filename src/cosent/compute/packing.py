@@ -97,7 +97,7 @@ def token_counts(attention_mask: torch.Tensor) -> np.ndarray:
     mask = attention_mask.cpu().numpy()
     lengths = mask.sum(axis=1)
     if not ((np.arange(mask.shape[1]) < lengths[:, None]) == mask).all():
-        raise InputError("Packing needs padding on the right. Set tokenizer.padding_side, or use --packing false.")
+        raise InputError("Packing needs padding on the right. Set tokenizer.padding_side to right.")
     return lengths
 
 

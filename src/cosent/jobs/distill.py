@@ -106,5 +106,4 @@ def build_student(args: StudentArguments, max_length: int | None, seed: int) -> 
     )
     if args.student_layers is not None:
         keep_layers(student.backbone, args.student_layers)
-    student.packing = args.packing
     return student

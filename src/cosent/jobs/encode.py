@@ -1,9 +1,10 @@
 """Embed the sentences of a file into a NumPy file: one JSON line on stdout, progress on stderr.
 
-cosent encode --model runs/stsb --text sentences.txt --output vectors.npy --normalize
+cosent encode --model runs/stsb --text sentences.txt --output vectors.npy
 
-Row n is the float32 vector of row n of the input: numpy.load("vectors.npy", mmap_mode="r"). The input may have any
-length. The JSON line, with the model and its hash, is also in vectors.npy.json.
+Row n is the float32 vector of row n of the input, scaled to length 1, so that a dot product is the cosine:
+numpy.load("vectors.npy", mmap_mode="r"). The input may have any length. The JSON line, with the model and its hash, is
+also in vectors.npy.json.
 """
 
 import errno
@@ -33,11 +34,10 @@ CHUNK = 4096  # sentences in memory at a time
 
 @dataclass(kw_only=True)
 class EncodeArguments(OutputFile, SentenceFile, PromptArguments, Int8, ModelSource):
-    """Vectors and precision."""
+    """Precision."""
 
     text: str = REQUIRED
     output: str = REQUIRED
-    normalize: bool = option(False, "Scale every vector to length 1, so that a dot product is the cosine.")
     dtype: str = option(
         "float32", "Floating-point type of the computation; vectors are float32.", ("float32", "bfloat16", "float16")
     )
@@ -67,7 +67,7 @@ def main(args: EncodeArguments) -> None:
         table = open_table(args.text, columns, SENTENCE, "--text_column", "--text", args.options)
         shape = sum(1 for _ in table.texts()), encoder.embedding_dimension  # all texts are checked first
         with tqdm(unit="sentence", total=shape[0], file=sys.stderr) as progress:
-            options: dict[str, Any] = {"normalize": args.normalize, "prefix": prompt, "progress": progress.update}
+            options: dict[str, Any] = {"normalize": True, "prefix": prompt, "progress": progress.update}
             truncated = write_vectors(Path(args.output), shape, table.texts(), partial(embed, encoder, **options))
         seconds = time.time() - start
         warn_truncated(truncated, shape[0], "sentences", encoder.max_length)

@@ -1,6 +1,6 @@
 """Generate sentences similar to given ones (experimental: read them before use), ranked by the model `similar`.
 
-cosent generate --model runs/student 微信和支付宝哪个好 --num 20
+cosent generate --model runs/student 微信和支付宝哪个好 --top 20
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import ModelSource, choose_device
 
 RANKER = "similar"
+SAMPLES = 100  # of a sentence, before duplicates are dropped
 
 
 @dataclass(kw_only=True)
@@ -22,11 +23,7 @@ class GenerateArguments(ModelSource):
 
     model: str = "similar-writer"
     sentences: list[str] = option(REQUIRED, "Sentences.", positional=True)
-    num: int = option(5, "Most generated sentences per sentence.")
-    num_samples: int = option(100, "Samples per sentence, before duplicates are dropped.")
-    top_p: float = option(
-        0.95, "Nucleus sampling: draw from the most likely tokens whose probabilities add up to this."
-    )
+    top: int = option(5, "Most generated sentences per sentence.")
     max_length: int = option(64, "Most tokens of a generated sentence.")
     seed: int = option(42, "Seed of all random draws.")
 
@@ -39,17 +36,12 @@ def main(args: GenerateArguments) -> None:
 
     student = Student.from_pretrained(args.model).to(choose_device(args.device)).eval()
     samples = student.similar_sentences(
-        args.sentences,
-        keep=args.num_samples,
-        num_samples=args.num_samples,
-        top_p=args.top_p,
-        max_length=args.max_length,
-        seed=args.seed,
+        args.sentences, keep=SAMPLES, num_samples=SAMPLES, max_length=args.max_length, seed=args.seed
     )
     print(" cosine  sentence")
-    rankings = ranked(args.sentences, samples, student.device, args.num)
+    rankings = ranked(args.sentences, samples, student.device, args.top)
     for source, ranking in zip(args.sentences, rankings, strict=True):
-        print(source if ranking else f"{source}: no sentence is left; raise --num_samples or --max_length")
+        print(source if ranking else f"{source}: no sentence is left; take another --seed, or raise --max_length")
         for sentence, score in ranking:
             print(f"{score:7.4f}  {sentence}")
 

@@ -18,12 +18,14 @@ import numpy as np
 from cosent.atomic import locked
 from cosent.data.files import FileArguments
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option, refuse_below_1, refuse_negative
+from cosent.flags import REQUIRED, option, refuse_negative
 from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, choose_device, open_model
 
 if TYPE_CHECKING:
     from cosent.data.corpus import Corpus
     from cosent.search.mining import Pairs, Pool
+
+CONSIDERED = 100  # nearest neighbours of a sentence, as `range_max` of sentence-transformers
 
 
 @dataclass(kw_only=True)
@@ -33,7 +35,6 @@ class MineArguments(OutputFolder, CorpusSource, FileArguments, ModelSource):
     corpus: str = REQUIRED
     text: list[str] | None = option(None, "Text files, a sentence per line: .txt or .jsonl, also .gz.")
     range_min: int = option(10, "Nearest neighbours of a sentence to skip.")
-    range_max: int = option(100, "Nearest neighbours of a sentence to consider.")
     margin: float | None = option(
         None, "Smallest distance of a neighbour's cosine below the lowest cosine of a pair labelled similar."
     )
@@ -42,10 +43,7 @@ class MineArguments(OutputFolder, CorpusSource, FileArguments, ModelSource):
     seed: int = option(42, "Seed of all random draws.")
 
     def __post_init__(self):
-        refuse_below_1(self, "range_max")
         refuse_negative(self, "range_min", "random")
-        if self.range_max <= self.range_min:
-            raise InputError(f"--range_min {self.range_min} needs a --range_max of at least {self.range_min + 1}.")
 
 
 def main(args: MineArguments) -> None:
@@ -75,7 +73,7 @@ def main(args: MineArguments) -> None:
             terms = (manifest.terms, *terms_of([args.teacher]).values())
             manifest.terms = " and ".join(dict.fromkeys(filter(None, terms)))
         if not can_rank(labels):
-            raise InputError(f"All pairs have the label {labels[0]:g}. Raise --range_max or --random.")
+            raise InputError(f"All pairs have the label {labels[0]:g}. Lower --range_min, or raise --random.")
         counts = {kind: len(side) for kind, (side, _) in pairs.items()}
         manifest.splits["train"] = {"mined": facts | {"pairs": counts}}
         write_corpus(output, manifest, pool.texts, (first, second), labels)
@@ -104,10 +102,10 @@ def find_neighbours(args: MineArguments, corpus: "Corpus", pool: "Pool") -> tupl
     from cosent.record import CorpusRecord
     from cosent.search.mining import neighbour_pairs
 
-    if args.range_max > pool.size - 1:
-        raise InputError(f"--range_max {args.range_max}: a sentence has {pool.size - 1} others. Lower it.")
+    if args.range_min >= min(CONSIDERED, pool.size - 1):
+        raise InputError(f"--range_min {args.range_min} of {min(CONSIDERED, pool.size - 1)} neighbours. Lower it.")
     model = open_model(args, bi_encoder=True)
-    flags = {name: getattr(args, name) for name in ("model", "range_min", "range_max", "margin")}
+    flags = {name: getattr(args, name) for name in ("model", "range_min", "margin")}
     facts = {
         "corpus": {"name": corpus.manifest.name, **asdict(CorpusRecord.of(corpus.folder))},
         "text": args.text or [],
@@ -116,4 +114,4 @@ def find_neighbours(args: MineArguments, corpus: "Corpus", pool: "Pool") -> tupl
     }
     vectors = sentence_vectors(model, pool.texts)[: pool.size]  # all of them, as a teacher reads them
     similar = pool.labels >= corpus.manifest.similar_from
-    return neighbour_pairs(pool, vectors, (args.range_min, args.range_max), args.margin, similar), facts
+    return neighbour_pairs(pool, vectors, (args.range_min, CONSIDERED), args.margin, similar), facts

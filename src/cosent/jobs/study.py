@@ -3,6 +3,8 @@
 cosent study recipes/studies/losses_stsb.yaml --parallel 2
 cosent study losses_stsb --only cosent --corpus stsb --seeds 1 --set learning_rate=2e-5    one run
 
+Results go to results/NAME, models and logs to runs/studies/NAME.
+
 A study is a YAML mapping:
 
 recipes:     list of recipe files, or of {recipe: FILE, name: NAME, FLAG: VALUE ...}, whose flags only that recipe gets
@@ -44,7 +46,6 @@ class StudyArguments(DataFolder):
     )
     parallel: int = option(1, "Number of runs at a time, which share the cores.")
     accelerate_config: str = option("cpu", "Configuration of accelerate.")
-    results: str = option("results", "Folder for the results of all studies; models and logs go to runs/studies.")
 
 
 def main(args: StudyArguments) -> int:
@@ -53,18 +54,17 @@ def main(args: StudyArguments) -> int:
     return run_study(args, Path(args.study).stem, read_study(args.study))
 
 
-def run_study(args: StudyArguments, name: str, study: dict[str, Any]) -> int:
+def run_study(args: StudyArguments, name: str, study: dict[str, Any], results: str | Path = "results") -> int:
     """Trains what the results of a study lack; returns the exit status."""
     from cosent.comparing.report import warnings
     from cosent.comparing.results import name_of, points, read_results
-    from cosent.comparing.runs import choose, expand, selected, settings_of
-    from cosent.comparing.session import Session
+    from cosent.comparing.runs import Session, choose, expand, selected, settings_of
 
     overrides = settings_of(args.set or [], args.study)
     tune = {key: values for key, values in study.pop("tune", {}).items() if key not in overrides}
     tune_flags = study.pop("tune_flags", {})
     # A trial must never count as a run of the study itself.
-    folder = Path(args.results, "-".join([name, name_of(overrides)] if overrides else [name]))
+    folder = Path(results, "-".join([name, name_of(overrides)] if overrides else [name]))
     every = expand(study | {"seeds": args.seeds or study["seeds"]}, overrides)
     runs = selected(every, args.only, args.corpus)
     first = study | {"seeds": study["seeds"][:1]}

@@ -106,34 +106,20 @@ class Normalize(nn.Module):
         return {}
 
 
-HEAD_FEATURES = {
-    "u": lambda u, v: u,
-    "v": lambda u, v: v,
-    "|u-v|": lambda u, v: (u - v).abs(),
-    "u*v": lambda u, v: u * v,
-}
-
-
 class SentenceBertHead(nn.Module):
-    """Sentence-BERT's classifier: a linear layer on a concatenation of features of two sentence embeddings.
+    """Sentence-BERT's classifier: a linear layer on `[u; v; |u - v|]` of two sentence embeddings.
 
     Drawn as in the source (Glorot uniform, bias 0), from `seed`; the global random state is left alone.
 
     Args:
-        features: any of `HEAD_FEATURES`, in the order of concatenation.
         bias: true in Sentence-BERT and kexue.fm 8847; false in the joint model of 8541.
 
     Source: https://arxiv.org/abs/1908.10084, section 3; https://github.com/bojone/CoSENT, `sbert.py`.
     """
 
-    def __init__(self, hidden_size: int, num_classes: int, features=("u", "v", "|u-v|"), bias=True, seed: int = 0):
+    def __init__(self, hidden_size: int, num_classes: int, bias=True, seed: int = 0):
         super().__init__()
-        features = tuple(features)
-        if not features or len(set(features)) < len(features) or not set(features) <= set(HEAD_FEATURES):
-            names = " ".join(HEAD_FEATURES)
-            raise InputError(f"--features takes some of {names}, each once, got {' '.join(features)}.")
-        self.features = features
-        self.linear = nn.utils.skip_init(nn.Linear, hidden_size * len(features), num_classes, bias=bias)
+        self.linear = nn.utils.skip_init(nn.Linear, 3 * hidden_size, num_classes, bias=bias)
         nn.init.xavier_uniform_(self.linear.weight, generator=torch.Generator().manual_seed(seed))
         if bias:
             nn.init.zeros_(self.linear.bias)
@@ -143,7 +129,7 @@ class SentenceBertHead(nn.Module):
         check_embeddings(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):  # bf16 logits of a pair are often equal
             u, v = embeddings.to(self.linear.weight.dtype).unbind(1)
-            return self.linear(torch.cat([HEAD_FEATURES[name](u, v) for name in self.features], dim=-1))
+            return self.linear(torch.cat((u, v, (u - v).abs()), dim=-1))
 
 
 def classifier_heads(model: nn.Module) -> dict[str, nn.Module]:

@@ -52,7 +52,7 @@ class Index:
 
     Args:
         encoder: the bi-encoder that embedded the sentences, behind its prompt for documents.
-        vectors: float32 of shape `(sentences, width)`, of length 1, as `cosent encode --normalize` writes them.
+        vectors: float32 of shape `(sentences, width)`, of length 1, as `cosent encode` writes them.
         sentences: the sentence of each vector.
         columns: of each sentence's row in a table; empty for sentences alone.
 

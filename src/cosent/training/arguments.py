@@ -43,7 +43,6 @@ class EncoderArguments:
     pooling: str | None = option(None, f"{', '.join(CHOICES)}; default: the model's, else mean (students: linear_cls).")
     max_length: int | None = option(None, "Tokens per sentence (cross_encoder: pair); default: the corpus says.")
     dropout: float | None = option(None, "Dropout of hidden states and attention; default: as in the model.")
-    packing: bool = option(True, "Pack several sentences into a row; false pads each to the longest of its batch.")
 
 
 @dataclass
@@ -118,10 +117,6 @@ class LossArguments:
     loss_args: list[str] | None = option(
         None, "Other parameters of the loss, e.g. floor=0.5 or negative_weight=0.2 (docs/losses.md)."
     )
-    features: list[str] | None = option(
-        None, "Losses of logits: features of the head, any of u v '|u-v|' 'u*v'; default: u v '|u-v|'."
-    )
-
     sbert_classes: int | None = option(
         None, "sbert, or your own loss of logits: classes of graded labels, equal parts of their range; default 2."
     )
@@ -146,7 +141,7 @@ class LossArguments:
 
     def parameters(self) -> dict[str, Any]:
         """The `loss_args` of `PairTrainer`, numbers as text; None for the default of the loss."""
-        values: dict[str, Any] = {"scale": self.scale, "features": self.features, "sbert_classes": self.sbert_classes}
+        values: dict[str, Any] = {"scale": self.scale, "sbert_classes": self.sbert_classes}
         for word in self.loss_args or []:
             name, equals, value = word.partition("=")
             if not equals or values.get(name) is not None:
@@ -164,11 +159,9 @@ class RunArguments(TrainingArguments):
 
     config: str | None = option(None, f"Recipe: a YAML file, or a name in {RECIPES}")
     output_dir: str | None = option(None, "Folder of the model, checkpoints and run.json; default: runs/CORPUS.")
-    save_total_limit: int | None = option(2, "Checkpoints kept on disk, the best one among them.")
+    save_total_limit: int | None = 2
     logging_steps: float = option(50, "Steps between two lines of the log.")
-    num_train_epochs: float = option(3.0, "Passes over the training pairs.")
     per_device_train_batch_size: int = option(8, "Pairs per device and step.")
-    warmup_steps: float = option(0, "Steps of linear warmup; below 1, a share of all steps.")
     resume_from_checkpoint: str | None = option(None, "Checkpoint folder to continue from; auto: the last one.")
     push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at the end of the run.")
     hub_private_repo: bool | None = option(True, "Create the repository as a private one.")
@@ -211,8 +204,8 @@ class PairTrainingArguments(RunArguments):
     """
 
     eval_strategy: str = option("epoch", "When to validate: no, steps or epoch.")
-    save_strategy: str = option("epoch", "When to save a checkpoint: no, steps, epoch or best.")
-    load_best_model_at_end: bool = option(True, "Keep the checkpoint that was best on validation.")
+    save_strategy: str = "epoch"
+    load_best_model_at_end: bool = True
     metric_for_best_model: str | None = option(
         "spearman",
         "Validation metric that decides which checkpoint is best.",
@@ -224,7 +217,7 @@ class PairTrainingArguments(RunArguments):
         f"`similar-lookup` {TABLE_RATE:g}; LoRA: {LORA_RATE:g}, from `mini` or `similar` {OUR_LORA_RATE:g}.",
     )
     retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
-    per_device_eval_batch_size: int = option(128, "Pairs per device and forward pass in evaluation.")
+    per_device_eval_batch_size: int = 128
     cached_batch_size: int | None = option(
         None,
         "Pairs compared in one batch, over all devices (GradCache): computed in parts of per_device_train_batch_size, "
@@ -280,7 +273,7 @@ class StudentTrainingArguments(PairTrainingArguments):
     """
 
     retrieval: bool = False
-    dataloader_drop_last: bool = option(True, "Leave out the last pairs of an epoch that do not fill a batch.")
+    dataloader_drop_last: bool = True
 
 
 # Arguments of `cosent train`.

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cosent.atomic import write_atomically
-from cosent.comparing.document import plain
+from cosent.comparing.report import plain
 from cosent.data.corpus import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.models.decision import decision_rules

@@ -162,11 +162,8 @@ class GlobalBatchTrainer(GlobalLossTrainer):
             "compute_metrics": partial(metrics_of, compute_metrics=compute_metrics),
         }
         super().__init__(model, args, **kwargs)
-        if self.args.torch_compile and self.model.packing:
-            raise InputError(
-                "--torch_compile would compile at every step, for each shape. Add --packing false; in Python set "
-                "encoder.packing = False."
-            )
+        if self.args.torch_compile:
+            self.encoder.packing = False  # packed rows would compile anew for nearly every batch
         self.corpus_weights = corpus_weights
         self.adapter, self.loads_all_weights = adapter, adapter is None
 

@@ -75,7 +75,6 @@ def build_encoder(args: ModelArguments, classes: int, max_length: int, seed: int
         encoder = CrossEncoder.from_pretrained(args.model_name_or_path, classes, args.segment_ids, **options)
     else:
         encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, args.pooling, **options)
-    encoder.packing = args.packing
     return encoder
 
 

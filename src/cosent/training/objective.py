@@ -24,10 +24,7 @@ class Objective(Loss):
 
     Args:
         classes: number of logits of a bi-encoder's head, 0 for a loss that reads none, or of a cross-encoder.
-        features: what the head reads of two embeddings `u` and `v`.
     """
-
-    features: tuple[str, ...] = ("u", "v", "|u-v|")
 
     @property
     def outputs(self) -> list[str]:
@@ -55,7 +52,7 @@ class Objective(Loss):
     def head(self, hidden_size: int, seed: int) -> torch.nn.Module | None:
         """A fresh head of a bi-encoder, or None for a loss that reads no logits."""
         has_bias = self.name != "sbert_joint"  # the joint model of kexue.fm 8541 has none
-        return SentenceBertHead(hidden_size, self.classes, self.features, has_bias, seed) if self.classes else None
+        return SentenceBertHead(hidden_size, self.classes, has_bias, seed) if self.classes else None
 
 
 # The one kind of label that a classifier of pairs can learn, and the losses for other kinds.
@@ -70,8 +67,8 @@ def build_objective(
     """Builds the objective of a training: a loss with its parameters, checked against the labels.
 
     Args:
-        parameters: values for the loss's own parameters, numbers or their text, e.g. `{"scale": 20.0}`, and of a
-            Sentence-BERT head `features` and `sbert_classes`; None for the default.
+        parameters: values for the loss's own parameters, numbers or their text, e.g. `{"scale": 20.0}`, and
+            `sbert_classes` of a Sentence-BERT head; None for the default.
         manifests: of the training corpora.
     """
     if tower not in loss.towers:
@@ -80,12 +77,8 @@ def build_objective(
             f"--loss {loss.name} is for --tower {loss.towers[0]}, not {tower}. Choose it, or a loss among {fitting}."
         )
     options = {key: value for key, value in parameters.items() if value is not None}
-    sbert_classes, features = options.pop("sbert_classes", None), options.pop("features", None)
+    sbert_classes = options.pop("sbert_classes", None)
     has_head = tower == "bi_encoder" and "logits" in loss.inputs
-    if features is not None and not has_head:
-        raise InputError(
-            f"--features does nothing for --tower {tower} --loss {loss.name}, without a head. Add --loss sbert."
-        )
     defaults = dict(loss.on_logits) if tower == "cross_encoder" else {}
     bound = defaults | checked_parameters(loss, options, tower)
     check_labels(loss.name, manifests)
@@ -98,7 +91,6 @@ def build_objective(
         partial(loss.function, **bound),
         loss.compares_pairs,
         classes=number_of_logits(loss, manifests, tower, sbert_classes),
-        features=tuple(features or Objective.features),
     )
 
 

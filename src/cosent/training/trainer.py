@@ -39,7 +39,7 @@ class PairTrainer(GlobalBatchTrainer):
         args: `PairTrainingArguments`; the learning rate defaults to one that suits the start.
         loss: name of a loss (`cosent.losses.LOSSES`), `FILE.py:FUNCTION`, or a function as in `cosent.losses.Loss`; a
             dict with one for each dataset.
-        loss_args: values for parameters of the loss, e.g. `{"scale": 30.0}`; of a Sentence-BERT head `features` and
+        loss_args: values for parameters of the loss, e.g. `{"scale": 30.0}`; of a Sentence-BERT head
             `sbert_classes`.
         objectives: instead of `loss` and `loss_args`, what `build_objectives` has made of them.
         train_dataset: columns `sentence1`, `sentence2` and `label`; a dict of several is drawn from in turn, one to a
@@ -212,7 +212,7 @@ def check_logits(encoder: TextModel, objectives: Mapping[str, Objective]) -> Non
 def takes(loss: losses.Loss, option: str, tower: str) -> bool:
     """Whether a loss, or its head, has this parameter."""
     has_head = tower == "bi_encoder" and "logits" in loss.inputs
-    return option in loss.hyper_parameters or (has_head and option in ("features", "sbert_classes"))
+    return option in loss.hyper_parameters or (has_head and option == "sbert_classes")
 
 
 def resolved(loss: Loss) -> losses.Loss:
