@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cosent.comparing import figures
-from cosent.comparing.report import by_seed, compare, mean_of, times_100
+from cosent.comparing.report import by_seed, compare
 from cosent.comparing.report import report as page_of
 from cosent.comparing.results import read_results, save_results
 from cosent.errors import InputError
@@ -33,12 +33,6 @@ def test_a_figure_shows_its_labels(monkeypatch):
     assert figures.COLORS[0] in svg and figures.COLORS[0] not in draw(-0.5)
     monkeypatch.setitem(matplotlib.rcParams, "axes.edgecolor", "red")
     assert draw() == svg
-
-
-def test_means_and_deviations():
-    """Fails if a table shows another mean or deviation than that of its runs: 0.6 and 0.7 give 65.00 ± 7.07."""
-    assert times_100([0.6, None, 0.7]) == "65.00 ± 7.07" and times_100([0.6]) == "60.00"
-    assert times_100([None]) is None and mean_of([], ".1f") is None and mean_of([1.0, 2.0, None], ".1f") == "1.5"
 
 
 def test_a_report_that_cannot_be_written(make_study, monkeypatch):

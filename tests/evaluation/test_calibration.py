@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 from sklearn.metrics import brier_score_loss, log_loss
 
 from cosent.evaluation.calibration import (
+    Calibration,
     at_base_rate,
     cross_validated_log_loss,
     fit_calibration,
@@ -140,13 +141,6 @@ def test_metrics_equal_scikit_learn_and_the_definition():
             probability_metrics(*map(np.array, wrong))
 
 
-def test_large_logits():
-    """Fails if a logit far from 0 overflows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert sigmoid([-1e4, 0, 1e4]).tolist() == [0, 0.5, 1]
-
-
 def test_another_base_rate():
     """A probability of 0.5 among pairs of which half are similar is an odds ratio of 1: at a base rate of 0.1 it is 1
     in 10. Twice the odds, 2 / 3, become 2 * (1 / 9) = 2 / 9, a probability of 2 / 11. Fails if the odds are corrected
@@ -154,20 +148,8 @@ def test_another_base_rate():
     probabilities = np.array([0.5, 2 / 3])
     np.testing.assert_allclose(at_base_rate(probabilities, 0.5, 0.1), [0.1, 2 / 11])
     np.testing.assert_allclose(at_base_rate(probabilities, 0.3, 0.3), probabilities)
-
-    rng = np.random.default_rng(0)
-
-    def draw(count, share):
-        labels = (rng.random(count) < share).astype(float)
-        return rng.normal(labels, 0.7), labels
-
-    fitted = fit_calibration(*draw(5000, 0.5))
-    assert fitted.base_rate == pytest.approx(0.5, abs=0.03)
-    for share in (0.02, 0.2, 0.8):
-        scores, labels = draw(20_000, share)
-        rule = DecisionRule("faq", 0.5, fitted, base_rate=share)
-        before, after = (
-            probability_metrics(p, labels) for p in (fitted.probabilities(scores), rule.probabilities(scores))
-        )
-        assert after["log_loss"] < 0.95 * before["log_loss"] and after["calibration_error"] < 0.05
-        assert (rule.similar(scores) == (rule.probabilities(scores) >= 0.5)).all()
+    rule = DecisionRule(
+        "faq", 0.5, Calibration(method="platt", pairs=98, base_rate=0.5, slope=4.0, intercept=-2.0), base_rate=0.1
+    )
+    assert rule.probabilities([0.5]) == pytest.approx([0.1])
+    assert rule.similar([1.0, 1.1]).tolist() == [False, True]  # odds of 9 are at (2 + log 9) / 4 = 1.049

@@ -1,10 +1,11 @@
-"""Near-duplicates: groups and pairs of sentences, and the file without them."""
+"""Near-duplicates: their groups, the file without them, and sentences that are never merged."""
 
 import json
 
 import pytest
 
 from cosent.errors import InputError
+from cosent.jobs.dedup import colliding, difference
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.decision import DecisionRule
 from tests.conftest import CALIBRATION
@@ -88,3 +89,134 @@ def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):
     rules["faq"] = DecisionRule("faq", 0.5, CALIBRATION)
     with pytest.raises(InputError, match=r"no cosine .*--threshold, e\.g\. 0\.97"):
         dedup("--corpus", "faq")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("房间101怎么走", "房间102怎么走", "number or code"),
+        ("会员有效期3天", "会员有效期3周", "number or code"),
+        ("保修三年吗", "保修两年吗", "number or code"),
+        ("iPhone 13 多少钱", "iPhone 14 多少钱", "number or code"),
+        ("A10怎么设置", "B10怎么设置", "number or code"),
+        ("怎么退款", "怎么退款3次", "number or code"),
+        ("订单未发货", "订单已发货", "negation"),
+        ("怎么还款", "如何还款", None),
+        ("非常慢", "很慢", None),
+        ("ＶＩＰ２怎么开", "vip2怎么开", None),
+        ("开一个发票", "开发票", None),
+        ("无线网络怎么连", "wifi怎么连", "number or code"),
+        ("付1,000元怎么退", "付1000元怎么退", None),
+        ("付一千元怎么退", "付1000元怎么退", "number or code"),
+        ("付一千怎么退", "付两千怎么退", "number or code"),
+        ("付3千元", "付3万元", "number or code"),
+        ("付0万元", "付1万元", "number or code"),
+        ("一亿两千万元", "一亿两千零五十万元", "number or code"),
+        ("第2天发货", "第二天发货", None),
+        ("第2天发货", "2天发货", "number or code"),
+        ("二零二四年", "2024年", None),
+        ("房间100，200在哪", "房间100200在哪", "number or code"),
+        ("iPhone 13 Pro多少钱", "iphone13pro多少钱", None),
+        ("wi-fi密码是什么", "WiFi密码是什么", None),
+        ("选3-5还是35", "选35还是35", "number or code"),
+    ],
+)
+def test_differences(first, second, reason):
+    """Fails if two different things are merged as duplicates, or two ways to say one thing are kept apart."""
+    assert difference(first, second) == difference(second, first) == reason
+
+
+# Two wordings of one question or statement, all with the same answer to "negated or not".
+SAME = """
+花呗能分期吗 花呗能分期不
+花呗有分期吗 花呗有分期没
+花呗能分期吗 花呗能分期没有
+花呗能分期吗 花呗能不能分期
+花呗能分期吗 花呗能分期不？
+花呗能分期吗，怎么分 花呗能分期不，怎么分
+花呗可以提前还款吗 花呗可不可以提前还款
+花呗可以提前还款吗 花呗可以不可以提前还款
+花呗还没还会怎么样 花呗没还会怎么样
+怎么一次性还清花呗 怎么把花呗全部还清
+发货了吗 发货了没
+发货了吗 发货了没有
+发货了吗 发货了还没
+发货了吗 发货了没有啊
+你吃饭了吗 你吃饭了没呢
+有优惠吗 有没有优惠
+有优惠吗 有没优惠
+支持花呗吗 支不支持花呗
+支持花呗吗 支持不支持花呗
+喜欢喝茶吗 喜不喜欢喝茶
+是正品吗 是不是正品
+这样行吗 这样行不行
+这样行吗 这样行不
+要押金吗 要不要押金
+要押金吗 要押金不
+快递到了吗 快递到没到
+这个很好 这个不错
+很贵 非常贵
+和上次一样 和上次没什么不一样
+为什么总是断线 为什么不断断线
+无论多少都行 多少都行
+不管多少都行 多少都行
+必须实名 不得不实名
+不能不还 必须还
+不是不能退 能退
+有点贵 有一点贵
+贵点儿行吗 贵一点儿行吗
+一块儿去 一起去
+别的颜色有吗 其他颜色有吗
+无线网怎么连 网怎么连
+"""
+NEGATED = """
+能退 不能退
+发货了 没发货
+发货了 还没发货
+花呗还了会怎么样 花呗还没还会怎么样
+我有余额 我没有余额
+余额有 余额都没有
+我还有 我没有
+他会去 他从不去
+这个够 这个不够
+已激活 未激活
+支持无理由退 不支持无理由退
+可以改 不可以改
+到账了 没到账
+登录了 没登录，怎么办
+需要押金 不需要押金
+请点这里 请勿点这里
+发短信 别发短信
+快递到了 快递没到
+我去，你呢 我不去，你呢
+有密码 没密码
+"""
+
+
+def pairs_of(table: str) -> list[tuple[str, str]]:
+    return [tuple(line.split()) for line in table.strip().splitlines()]
+
+
+@pytest.mark.parametrize(("table", "reason"), [(SAME, None), (NEGATED, "negation")])
+def test_chinese_questions_are_no_negations(table, reason):
+    """Fails if a question that ends in 不, 没 or 没有 is kept apart from its other wording, or a negation is merged."""
+    pairs = pairs_of(table)
+    assert len(pairs_of(SAME)) + len(pairs_of(NEGATED)) == 60
+    wrong = [pair for pair in pairs if difference(*pair) != reason or difference(*pair[::-1]) != reason]
+    assert not wrong
+
+
+def test_rows_of_a_file(tiny_model, monkeypatch):
+    """Fails if a third text hides that two collide, or chunks are compared each by itself."""
+    monkeypatch.setattr("cosent.jobs.dedup.CHUNK", 2)
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model))
+    lines = ["陈玙ABC", "怎么还款", "陈玙abc", "怎么还款", "陳玕abc", "怎麼还款", "陈玕abc"]
+    assert colliding(encoder, lines) == dict.fromkeys([0, 2], "陈玙abc") | dict.fromkeys([4, 6], "陈玕abc")
+
+
+def test_texts_that_differ_behind_the_maximum_length(tiny_model):
+    """Fails if two long texts are merged though the model has not read where they differ."""
+    encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=64)
+    texts = ["好" * 100 + "天", "好" * 100 + "地"]
+    assert colliding(encoder, texts) == {0: texts[0], 1: texts[1]}
+    assert colliding(encoder, [text[50:] for text in texts]) == {}

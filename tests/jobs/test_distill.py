@@ -87,13 +87,6 @@ def distill(tiny_student, tmp_path):
     )
 
 
-@pytest.fixture(scope="module")
-def taught(tiny_student, corpus, teacher, tmp_path_factory) -> Path:
-    """The folder of a student after six epochs with the teacher."""
-    flags = ("--teacher", str(teacher), "--num_train_epochs", "6", *TO_THE_END)
-    return run_distill(tiny_student, corpus, tmp_path_factory.mktemp("taught") / "run", *flags)
-
-
 def test_a_teacher_and_lines_are_enough(distill, teacher, tiny_student, tmp_path, capsys):
     """Fails if a teacher of one's own needs labels or synonyms to teach its cosines, or if they are not learnt."""
     text = tmp_path / "lines.txt"
@@ -161,9 +154,10 @@ def test_few_synonyms(distill, make_corpus, caplog):
         distill(only, "--per_device_train_batch_size", "16", output="large")
 
 
-def test_stage_2_learns_the_teachers_cosines(taught, teacher, corpus):
+def test_stage_2_learns_the_teachers_cosines(distill, teacher, corpus):
     """Fails if a teacher with other tokens, width and pooling is not matched, generation is forgotten on the way, or
     the table does not say what the teacher reaches."""
+    taught = distill(corpus, "--teacher", str(teacher), "--num_train_epochs", "6", *TO_THE_END)
     record = read_record(taught)
     assert record.train_pairs == 72 and record.synonyms == 18
     matrices = []

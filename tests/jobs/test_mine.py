@@ -25,6 +25,7 @@ def corpus(make_corpus):
 def mine(corpus, tiny_bi, job, tmp_path, monkeypatch):
     """A function that runs the job and returns the written corpus and its line on stdout."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("cosent.search.mining.PAIRS", 7)  # several blocks of pairs
 
     def run(*flags, output="made", of=corpus, range_min=1):
         words = ["--corpus", of, "--output", tmp_path / output, "--model", tiny_bi, "--device", "cpu"]

@@ -7,10 +7,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
 from cosent.data.corpus import load_corpus
-from cosent.evaluation.similarity import unit
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.search import mining
-from cosent.search.mining import cosines, neighbour_pairs, random_pairs, read_pool
+from cosent.search.mining import neighbour_pairs, random_pairs, read_pool
 
 WORDS = [f"{a}{b}" for a in "天地人山水火木金" for b in "大小高低"]
 ROWS = [(WORDS[i], WORDS[i + 1], 1.0) for i in range(0, 32, 2)] + [
@@ -64,14 +63,3 @@ def test_nothing_known_is_made(make_corpus):
     every = {(a, b) for a in range(6) for b in range(a + 1, 6)} - labelled
     assert {tuple(sorted(pair)) for pair in zip(first, second, strict=True)} == every
     assert {tuple(sorted(pair)) for pair in zip(*drawn, strict=True)} == every
-
-
-def test_cosines_in_blocks(monkeypatch):
-    """Fails if a block of pairs gets the cosines of another, or a sentence and its copy do not tie with others."""
-    monkeypatch.setattr(mining, "PAIRS", 3)
-    rng = np.random.default_rng(0)
-    vectors = unit(rng.normal(size=(9, 4)))
-    first, second = rng.integers(9, size=(2, 20))
-    scores = cosines(vectors, first, second)
-    np.testing.assert_allclose(scores, (vectors[first] * vectors[second]).sum(1), atol=1e-6)
-    assert cosines(vectors, np.arange(9), np.arange(9)).tolist() == [1.0] * 9

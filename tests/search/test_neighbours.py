@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from cosent.errors import InputError
-from cosent.search import dedup, neighbours
-from cosent.search.dedup import representatives
+from cosent.jobs import dedup
+from cosent.jobs.dedup import representatives
+from cosent.search import neighbours
 from cosent.search.neighbours import nearest
 
 
