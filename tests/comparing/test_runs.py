@@ -69,12 +69,8 @@ def test_shipped_studies_are_whole(monkeypatch, tmp_path):
     ("text", "named"),
     [
         ("recipes: []\ncorpus: [a]\nseeds: [1]\n", ["corpus", "corpora"]),
-        ("[1, 2]", ["recipes, corpora, seeds"]),
-        ("recipes:\ncorpora: [a]\nseeds: [1]\n", ["recipes", "None"]),
         ("recipes: [cosent]\ncorpora: a\nseeds: [1]\n", ["corpora", "'a'"]),
-        ("recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nvariants: [x]\n", ["variants", "['x']"]),
         ("recipes: [nowhere.yaml]\ncorpora: [a]\nseeds: [1]\n", ["nowhere.yaml"]),
-        ("recipes: [cosent]\ncorpora: [a]\nseeds: [x]\n", ["seeds"]),
         (
             "recipes: [cosent]\ncorpora: [a]\nseeds: [1]\nflags: {learning_rat: 1}\n",
             ["'learning_rat'", "'learning_rate'"],

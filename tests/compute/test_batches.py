@@ -58,6 +58,7 @@ def test_a_small_request_does_not_wait_for_large_ones():
     assert any("small" in things for things in slices[:3]) and any(("x", "y") in things for things in slices[:3])
     assert all(len({type(thing) for thing in things}) == 1 for things in slices), "two kinds of work in one call"
     assert len(slices) > 4
+    assert any("small" in things and len(things) > 1 for things in slices), "clients share no batch"
 
 
 @pytest.mark.parametrize(("slice_seconds", "sizes"), [(0.001, [1, 1, 1]), (10.0, [1, 2, 4])])

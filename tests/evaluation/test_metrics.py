@@ -19,7 +19,6 @@ from cosent.evaluation.metrics import (
     auc,
     average_precision,
     correlations,
-    evaluate_scores,
     find_threshold,
     spearman_at_most,
     threshold_metrics,
@@ -209,17 +208,6 @@ def test_pearson_of_any_size(size):
 
 
 SCORES, LABELS = np.array([0.9, 0.8, 0.3, 0.1]), np.array([1.0, 1.0, 0.0, 0.0])
-
-
-def test_a_split_is_scored_with_what_validation_decided():
-    """Fails if a threshold is chosen on the scored pairs, or probabilities are reported without a map."""
-    rule = DecisionRule.of("faq", SCORES, LABELS)
-    assert rule.threshold == pytest.approx(0.55) and rule.calibration.pairs == 4
-    other = np.array([0.9, 0.5, 0.3, 0.1])  # a threshold of its own would be right on every pair
-    metrics = evaluate_scores(other, LABELS, rule.threshold, rule.calibration)
-    errors = rule.calibration.probabilities(other) - LABELS
-    assert metrics["accuracy"] == 0.75 and metrics["brier"] == pytest.approx(np.square(errors).mean())
-    assert evaluate_scores(other, LABELS).keys() & {"accuracy", "brier"} == set()
 
 
 def test_validation_of_one_label_has_no_probabilities():

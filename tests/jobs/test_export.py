@@ -52,17 +52,6 @@ def test_an_export_needs_three_packages(export, bi_run, made_up):
 
 
 @pytest.mark.matrix
-def test_a_cross_encoder(export, cross_run, pairs):
-    """Fails if pairs are cut, padded or joined in another way than in training."""
-    folder = export(cross_run.folder)
-    first, second, _ = zip(*pairs[:20], strict=True)
-    first, second = [*first, *SENTENCES], [*second, *OTHERS]
-    expected = load_model(str(cross_run.folder)).similarity(first, second)
-    np.testing.assert_allclose(OnnxModel(folder).similarity(first, second), expected, atol=1e-5)
-    assert np.ptp(expected) > 1e-3
-
-
-@pytest.mark.matrix
 def test_shorter_vectors(export, bi_run, tmp_path):
     """Fails if --truncate_dim keeps other numbers than `truncate`, or the threshold of the whole vectors."""
     exported = OnnxModel(export(bi_run.folder, "--truncate_dim", "8"))

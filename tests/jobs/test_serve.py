@@ -287,32 +287,6 @@ def test_a_key(models, monkeypatch):
             serve.main(ServeArguments())
 
 
-def test_clients_share_a_batch():
-    """Fails if each of several clients waits for the others one by one, or gets the answer of another."""
-    sizes, answers = [], {}
-
-    class Slow:
-        max_length = 8
-
-        def similarity(self, first, second):
-            sizes.append(len(first))
-            time.sleep(0.2)
-            return np.array([len(text) for text in first], float)
-
-    with opened(Slow()) as client:
-
-        def ask(number):
-            answers[number] = client.post("/similarity", json={"pairs": [["好" * number, "好"]]}).json()["scores"]
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 9)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert answers == {number: [number] for number in range(1, 9)}
-    assert sum(sizes) == 8 and len(sizes) < 8
-
-
 @pytest.mark.slow
 @pytest.mark.matrix
 def test_the_job_serves_until_it_is_stopped():

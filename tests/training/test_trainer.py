@@ -233,6 +233,12 @@ class Seen(TrainerCallback):
         self.steps += 1
 
 
+def test_a_compiled_model_is_not_packed(rows, encoder, tmp_path):
+    """Fails if --torch_compile compiles anew for nearly every batch."""
+    PairTrainer(encoder, arguments(tmp_path, torch_compile=True), train_dataset=rows["train"])
+    assert not encoder.packing
+
+
 def test_what_users_do_with_a_trainer(rows, tiny_model, tmp_path, monkeypatch):
     """Fails if callbacks, own metrics, a cross-encoder, other datasets, resuming or the Hub do not work."""
     cross = CrossEncoder.from_pretrained(str(tiny_model), num_labels=2, max_length=64)
