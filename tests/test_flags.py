@@ -76,7 +76,7 @@ def test_a_recipe_that_is_wrong(recipe, text, message):
         (["--use_cpu", "perhaps"], "--use_cpu.*'perhaps'"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--seed", "1", "--seed=2"], "--seed is given twice"),
-        (["--packing", "--no_packing"], "--no_packing is given twice"),
+        (["--retrieval", "--no_retrieval"], "--no_retrieval is given twice"),
         (["--corpus", "a", "--output_dir", "x", "--use_cpu", "--learning_rate", "-1e-5"], "--learning_rate must not"),
         (["--corpus", "a", "--output_dir", "x", "--use_cpu", "--weight_decay", "nan"], "--weight_decay must not"),
     ],

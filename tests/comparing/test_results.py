@@ -32,14 +32,6 @@ def test_results_read_back_as_they_were(make_study, change_study):
             read_results(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}\n{}", '{}\n{"method": 3}'])
-def test_what_cannot_be_read_names_the_file(tmp_path, text):
-    """Fails if a broken file of results ends in a traceback."""
-    (tmp_path / STUDY_NAME).write_text(text)
-    with pytest.raises(InputError, match=STUDY_NAME):
-        read_results(tmp_path)
-
-
 @pytest.mark.parametrize(
     "draw",
     [

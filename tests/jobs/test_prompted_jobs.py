@@ -51,17 +51,14 @@ def test_one_folder_for_all_jobs(bi_run, prompted, evaluate, job, made_up, pairs
     assert f"{cosines[0]:.4f}" in job("cosent.jobs.similarity", "--model", folder, first[0], second[0])[0]
 
 
-def test_another_prompt_than_that_of_training(prompted, evaluate, job, made_up, tmp_path, caplog):
+def test_another_prompt_than_that_of_training(prompted, evaluate, job, made_up, tmp_path):
     """Fails if --prompt of a serving job changes nothing, or a threshold is used where scores are others."""
     folder = prompted
     similarity = partial(job, "cosent.jobs.similarity", "--model", folder, "怎么还款", "如何还款")
-    similarity()
-    assert "was trained with" not in caplog.text
     ours = SentenceEncoder.from_pretrained(str(folder))
     other = evaluate("--corpus", made_up, "--prompt", "", model=folder)[0]
     assert other["prompts"] == ["", ""] and other["threshold"] is None
     assert f"found with the prompt '{PROMPT}'" in other["threshold_from"]
-    assert f"{folder} was trained with the prompt '{PROMPT}', and reads no prompt here." in caplog.text
     for words, options in (
         (["--prompt="], {"prompt": ""}),
         (["--prompt_name=default"], {}),

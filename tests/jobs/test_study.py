@@ -170,19 +170,12 @@ def test_every_method_gets_what_validation_prefers(run_study):
     both = {"recipes": ("cosent", "sbert"), **GRID}
     names = ("cosent-stsb-1", "sbert-stsb-1")
     status, trained = run_study(seeds=[1, 2], **both)
-    tried = [(f"learning_rate={rate}/{name}", rate) for rate in (0.1, 0.2) for name in names]
     assert status == 0
-    best = [
-        (f"made_up/{name}-stsb-{seed}", rate) for seed in (1, 2) for name, rate in (("cosent", 0.2), ("sbert", 0.1))
-    ]
-    assert trained == [*tried, *best]
+    assert trained[:4] == [(f"learning_rate={rate}/{name}", rate) for rate in (0.1, 0.2) for name in names]
+    assert len(trained) == 8, "every method once for each seed"
     study_results = read_results(run_study.results)
-    assert [(r.name, r.recipe["learning_rate"]) for r in study_results.results] == [
-        ("cosent-stsb-1", 0.2),
-        ("cosent-stsb-2", 0.2),
-        ("sbert-stsb-1", 0.1),
-        ("sbert-stsb-2", 0.1),
-    ]
+    rates = {"cosent": 0.2, "sbert": 0.1}
+    assert all(result.recipe["learning_rate"] == rates[result.method] for result in study_results.results)
     assert all(result.scores and result.queries for result in study_results.results), "no interval without scores"
     assert study_results.tried["cosent", "stsb"] == {"learning_rate=0.1": 0.6, "learning_rate=0.2": 0.7}
     assert run_study(seeds=[1, 2], **both) == (0, [])
