@@ -23,7 +23,7 @@ class GenerateArguments(ModelSource):
 
     model: str = "similar-writer"
     sentences: list[str] = option(REQUIRED, "Sentences.", positional=True)
-    top: int = option(5, "Most generated sentences per sentence.")
+    top: int = option(5, "Most results for each query or sentence.")
     max_length: int = option(64, "Most tokens of a generated sentence.")
     seed: int = option(42, "Seed of all random draws.")
 

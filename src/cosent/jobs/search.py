@@ -32,7 +32,7 @@ class SearchArguments(HitLimits, PromptArguments, TextColumn, ModelSource):
 
     text: list[str] = option(REQUIRED, f"Files of sentences: {FILE_KINDS}")
     query: list[str] | None = option(None, "Queries to answer.")
-    top: int = option(10, "Most hits per query.")
+    top: int = option(10, "Most results for each query or sentence.")
     rerank: str | None = option(None, "Cross-encoder that reranks the nearest sentences.")
     corpus: str | None = option(None, "Corpus whose decision rule to use; default: the one for all of training.")
     json: bool = option(False, "Print JSON lines instead of text.")
