@@ -21,10 +21,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
+from cosent.atomic import sha256_of_file
 from cosent.data.corpus import COLUMNS, SPLITS, components, text_key
 from cosent.data.labels import NLI_CLASSES
 from cosent.errors import InputError
-from cosent.seal import sha256_of_file
 
 from .pairs import Pair, Tally
 from .sources import Source

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cosent.atomic import sha256_of_file
 from cosent.data.corpus import (
     SPLITS,
     Manifest,
@@ -14,7 +15,6 @@ from cosent.data.corpus import (
 )
 from cosent.data.labels import LARGEST, NLI_CLASSES
 from cosent.errors import InputError
-from cosent.seal import sha256_of_file
 
 from .pairs import Tally
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, embedding_bag, normalize
 
-from cosent.atomic import complete_folder
+from cosent.atomic import complete_folder, sha256_of_file
 from cosent.cli import run
 from cosent.data.corpus import Corpus, load_corpus
 from cosent.data.files import normalized_text
@@ -33,7 +33,6 @@ from cosent.models.cache import sentence_vectors
 from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel
 from cosent.models.modules import Pooling, seeded
 from cosent.record import CorpusRecord, RunRecord
-from cosent.seal import sha256_of_file
 from cosent.training.job import environment, footprint
 from lab.pretraining.batches import Texts
 from lab.pretraining.tokenizer import SPECIAL, character_tokenizer

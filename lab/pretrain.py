@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from transformers import set_seed
 
+from cosent.atomic import sha256_of_file
 from cosent.cli import run
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 from cosent.models.loading import load_tokenizer
 from cosent.record import PretrainingRecord, RunRecord
-from cosent.seal import sha256_of_file
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, final_folder, run_settings
 from cosent.training.job import Start, begin, document, footprint, publish, recipe

@@ -19,6 +19,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RoFormerConfig, RoFormerForMaskedLM
 
+from cosent.atomic import sha256_of_file
 from cosent.comparing.results import Result, read_results, save_results
 from cosent.data.corpus import Manifest
 from cosent.evaluation.calibration import Calibration
@@ -26,7 +27,6 @@ from cosent.evaluation.significance import spearman
 from cosent.models.decision import DecisionRule, write_rules
 from cosent.models.modules import IDENTITY, Dense, Pooling
 from cosent.record import CorpusRecord, Environment, RunRecord
-from cosent.seal import sha256_of_file
 from tests.support.launching import later_wins
 
 VOCABULARY = Path(__file__).parent / "support" / "vocabulary"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cosent.atomic import SEAL, UNFINISHED
 from cosent.errors import InputError
 from cosent.record import (
     RECORD_NAME,
@@ -12,7 +13,6 @@ from cosent.record import (
     RunRecord,
     read_record,
 )
-from cosent.seal import SEAL, UNFINISHED
 
 
 def test_a_record_reads_back_as_it_was(tmp_path):

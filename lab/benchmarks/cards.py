@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cosent.atomic import model_files, sealed_files
 from cosent.comparing.report import Cell, markdown_table
 from cosent.data.corpus import load_corpus
 from cosent.data.retrieval import RetrievalArguments
@@ -22,7 +23,6 @@ from cosent.evaluation.similarity import overlap_spearman
 from cosent.jobs.evaluate import EvaluateArguments, measure_pairs
 from cosent.models import load_bi_encoder
 from cosent.record import shortened
-from cosent.seal import model_files, sealed_files
 from lab.benchmarks.common import save
 
 NAMES = {"atec": "ATEC", "bq": "BQ", "lcqmc": "LCQMC", "pawsx": "PAWSX", "stsb": "STS-B", "demo": "demo"}

@@ -8,11 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from cosent.atomic import write_atomically
+from cosent.atomic import UNFINISHED, model_files, seal, sha256_of_file, write_atomically
 from cosent.data.corpus import MANIFEST_NAME, Manifest
 from cosent.encoders import local
 from cosent.errors import reading, writing
-from cosent.seal import UNFINISHED, model_files, seal, sha256_of_file
 
 RECORD_NAME = "run.json"
 SCORES_NAME = "scores.npz"

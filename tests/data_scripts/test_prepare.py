@@ -5,9 +5,9 @@ import pyarrow.parquet
 import pytest
 from cosent.data_scripts.corpora import CORPORA
 
+from cosent.atomic import sha256_of_file
 from cosent.data.corpus import Manifest
 from cosent.errors import InputError
-from cosent.seal import sha256_of_file
 
 BINARY = ("--label_kind", "binary")
 

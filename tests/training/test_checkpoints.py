@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from cosent.atomic import SEAL, is_whole, seal
 from cosent.errors import InputError
 from cosent.record import read_record
-from cosent.seal import SEAL, is_whole, seal
 from cosent.training import checkpoints
 from cosent.training.arguments import LossArguments, PairTrainingArguments
 from cosent.training.resumable import LogLines
@@ -33,7 +33,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     """Fails if a power failure can leave a sealed checkpoint whose weights are zeros."""
     order = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("flushed"))
-    monkeypatch.setattr("cosent.seal.write_atomically", lambda *_: order.append("sealed"))
+    monkeypatch.setattr("cosent.atomic.write_atomically", lambda *_: order.append("sealed"))
     whole(tmp_path, 4)
     assert order == ["flushed", "flushed", "sealed"]
 

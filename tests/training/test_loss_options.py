@@ -2,10 +2,10 @@
 
 import pytest
 
+from cosent.atomic import sha256_of_file
 from cosent.data.corpus import load_corpus
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import read_record
-from cosent.seal import sha256_of_file
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import ROOT, history

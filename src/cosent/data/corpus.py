@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cosent.atomic import sha256_of_file
 from cosent.data.labels import Labels
 from cosent.errors import InputError, reading
 from cosent.evaluation.significance import resampled_spearman
 from cosent.evaluation.similarity import overlaps
 from cosent.flags import nearest, option
-from cosent.seal import sha256_of_file
 
 if TYPE_CHECKING:
     import datasets  # half a second, which models that serve do without

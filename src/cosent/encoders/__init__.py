@@ -3,9 +3,9 @@
 from functools import cache
 from pathlib import Path
 
+from cosent.atomic import refuse_damaged
 from cosent.errors import InputError
 from cosent.flags import nearest
-from cosent.seal import check
 
 SHIPPED = ("mini", "mini-roformer", "similar", "similar-lookup", "similar-writer")
 
@@ -20,7 +20,7 @@ def resolve(model_name_or_path: str) -> str:
     """Resolves a model name to the folder of a shipped encoder, a whole local folder, or an existing Hub id."""
     path = local(model_name_or_path).expanduser()
     if path.is_dir():
-        check(path)
+        refuse_damaged(path)
         return str(path)
     looks_like_a_path = model_name_or_path.startswith((".", "/", "~")) or model_name_or_path.count("/") > 1
     if not (path.is_file() or looks_like_a_path or ("/" in model_name_or_path and path.parent.is_dir())):

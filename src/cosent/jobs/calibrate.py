@@ -11,14 +11,13 @@ import json
 import sys
 from dataclasses import dataclass
 
-from cosent.atomic import complete_folder, locked
+from cosent.atomic import complete_folder, locked, model_files, seal
 from cosent.data.corpus import DataFolder
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import ModelSource, OutputFolder, open_model
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
-from cosent.seal import model_files, seal
 
 
 @dataclass(kw_only=True)

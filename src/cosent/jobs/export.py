@@ -18,12 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from cosent import __version__
-from cosent.atomic import complete_folder, locked
+from cosent.atomic import complete_folder, locked, seal
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import option
 from cosent.jobs.arguments import MODEL, CorpusSource, OutputFolder
-from cosent.seal import seal
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 PAIRS = 1000  # of validation, on which the export is compared with the model

@@ -9,11 +9,11 @@ other software, without whole.json, must hold what its modules.json and config.j
 from dataclasses import dataclass
 from pathlib import Path
 
+from cosent.atomic import SEAL, faults, is_weight, model_files, refuse_damaged, sealed_files
 from cosent.data.corpus import MANIFEST_NAME, load_corpus
 from cosent.encoders import local
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
-from cosent.seal import SEAL, check, faults, is_weight, model_files, sealed_files
 
 
 @dataclass(kw_only=True)
@@ -42,7 +42,7 @@ def verify_folder(path: Path) -> list[str]:
     is_checkpoint = not is_model or (path / "trainer_state.json").is_file()
     if damages := [f"{name} {fault}" for name, fault in changes if is_checkpoint or is_weight(name)]:
         raise InputError(f"{path}: {'; '.join(damages)}. Copy it again.")
-    check(path)
+    refuse_damaged(path)
     if is_model and not (path / "export.json").is_file():  # of ONNX: a graph instead of weights
         from cosent.models import load_model
 

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from transformers import PretrainedConfig
 from transformers.utils import cached_file
 
+from cosent.atomic import SEAL
 from cosent.errors import InputError, reading
 from cosent.models.decision import DECISION_NAME
 from cosent.record import RECORD_NAME
-from cosent.seal import SEAL
 
 CONFIG, MODULES, WEIGHTS_NAME = "config.json", "modules.json", "model.safetensors"
 WEIGHTS_AND_TOKENIZER = (

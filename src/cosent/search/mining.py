@@ -13,7 +13,7 @@ import pyarrow
 from pyarrow import parquet
 from tqdm.auto import tqdm
 
-from cosent.atomic import complete_folder
+from cosent.atomic import complete_folder, sha256_of_file
 from cosent.data.corpus import COLUMNS, SPLITS, Corpus, Manifest
 from cosent.data.files import normalized_text
 from cosent.errors import InputError
@@ -21,7 +21,6 @@ from cosent.evaluation.similarity import pair_cosines
 from cosent.models import load_model
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint, pair_scores, sentence_vectors
-from cosent.seal import sha256_of_file
 from cosent.search.neighbours import nearest
 
 QUERIES = 8192  # whose neighbours are in memory at a time

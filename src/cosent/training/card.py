@@ -10,13 +10,12 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cosent.atomic import write_atomically
+from cosent.atomic import sha256_of_file, write_atomically
 from cosent.comparing.report import plain
 from cosent.data.corpus import MANIFEST_NAME, Manifest
 from cosent.encoders import SHIPPED
 from cosent.models.decision import decision_rules
 from cosent.record import RunRecord, lineage
-from cosent.seal import sha256_of_file
 from cosent.training.verdict import final_table
 
 UNSET = (None, False, "None")  # values of settings that a card leaves out

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
-from cosent.atomic import filled_folder, locked, writable_folder, write_atomically
+from cosent.atomic import UNFINISHED, filled_folder, is_whole, locked, writable_folder, write_atomically
 from cosent.compute.distributed import decided_by_main, launched_with, rank
 from cosent.errors import InputError, reading
 from cosent.models.decision import DECISION_NAME
 from cosent.models.folder import CONFIG, remove_model
 from cosent.models.lora import ADAPTER_FOLDER
 from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME, read_record
-from cosent.seal import UNFINISHED, is_whole
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import torch
 from huggingface_hub import HfApi
 
 import cosent
+from cosent.atomic import sha256_of_file
 from cosent.cli import PACKAGES
 from cosent.compute.distributed import decided_by_main, locked_by_main
 from cosent.compute.packing import max_tokens
@@ -28,7 +29,6 @@ from cosent.models.decision import write_rules
 from cosent.models.prompts import PromptArguments
 from cosent.models.text_model import TextModel
 from cosent.record import CorpusRecord, Environment, Footprint, RunRecord, terms_of
-from cosent.seal import sha256_of_file
 from cosent.training.arguments import ModelArguments, RunArguments
 from cosent.training.card import write_card
 from cosent.training.checkpoints import claim_output_folder, final_folder, find_checkpoint, has_finished, run_settings

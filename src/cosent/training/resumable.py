@@ -21,10 +21,10 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
 from transformers.trainer_utils import rotate_checkpoints
 
+from cosent.atomic import SEAL, UNFINISHED, is_whole, seal
 from cosent.compute.distributed import decided_by_main, launched_with, locked_by_main
 from cosent.errors import InputError, writing
 from cosent.models.loading import quiet_transformers
-from cosent.seal import SEAL, UNFINISHED, is_whole, seal
 from cosent.training.checkpoints import CONTINUE, SETTINGS_NAME, final_folder
 
 logger = logging.getLogger(__name__)
