@@ -36,8 +36,11 @@ def cross(tiny_model) -> CrossEncoder:
 
 
 def test_rows_come_back_in_the_order_given(encoder):
-    """Fails if a user's vectors belong to other sentences, or a repeated sentence has two vectors."""
-    vectors = encoder.encode(SENTENCES, batch_size=2)
+    """Fails if a user's vectors belong to other sentences, a repeated sentence has two vectors, or encoding during
+    training has dropout or switches it off."""
+    vectors = encoder.train().encode(SENTENCES, batch_size=2)
+    assert encoder.training and encoder.backbone.training
+    encoder.eval()
     alone = np.concatenate([encoder.encode([sentence]) for sentence in SENTENCES])
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
     assert vectors.dtype == np.float32 and encoder.encode([]).shape == (0, 32)
@@ -54,18 +57,6 @@ def test_cut_sentences_are_counted_once_per_row(encoder, cross, caplog):
     cross.max_length = 12
     cross.similarity(["好" * 9, "好"], ["坏", "坏"])
     assert "1 of 2 pairs are longer than 12 tokens" in caplog.text
-
-
-def test_training_mode_and_layers_are_left_as_they_were(encoder):
-    """Fails if encoding during training switches dropout off, or leaves layers without gradients behind."""
-    trained = copy.deepcopy(encoder).train()
-    torch.manual_seed(0)
-    trained.encode(["好"])
-    assert trained.training and trained.backbone.training
-    inputs = trained.tokenizer(["我喜欢北京"], return_tensors="pt", return_token_type_ids=False)
-    trained(**inputs)[:, 0].sum().backward()  # over all features a layer norm sums to 0
-    layer = next(module for module in trained.modules() if type(module) is nn.Linear)
-    assert layer.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("reorder", [False, True])

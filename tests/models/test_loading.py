@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
 from huggingface_hub.errors import GatedRepoError, HTTPError, RemoteEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
@@ -141,7 +140,6 @@ HEADS = {
     AutoModelForMaskedLM: ("bert", "xlm-roberta", "modernbert", "distilbert"),
     AutoModelForPreTraining: ("albert", "electra"),
     AutoModelForCausalLM: ("qwen3",),
-    transformers.AutoModelForQuestionAnswering: ("mpnet",),
 }
 
 

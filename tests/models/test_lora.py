@@ -1,6 +1,5 @@
 """LoRA for both towers: what is trained, what is saved, and that everything reloads to the same scores."""
 
-import json
 from functools import partial
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import torch
 from peft import PeftModel
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
 
 from cosent.errors import InputError
 from cosent.models import load_model, lora
@@ -16,7 +14,7 @@ from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from tests.support.launching import WITHIN_EPOCHS
 
-FIRST, SECOND = ["我喜欢北京", "怎么还款", "红色的苹果"], ["我不喜欢北京", "如何还款", "推荐一辆红车"]
+FIRST = ["我喜欢北京", "怎么还款", "红色的苹果"]
 
 
 @pytest.fixture
@@ -25,22 +23,21 @@ def train(train, made_up):
     return partial(train, made_up, "--use_peft", "true", "--learning_rate", "1e-2")
 
 
-def bi_encoder(tiny_model, *targets, r=2, head=None):
-    model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls", dropout=0.0), head)
-    return model, lora.add_adapter(
-        model, model.encoder.backbone, lora.lora_config(r, 4, 0.0, list(targets) or ["all-linear"]), seed=1
-    )
+def bi_encoder(tiny_model):
+    model = BiEncoder(SentenceEncoder.from_pretrained(str(tiny_model), pooling="linear_cls"))
+    config = lora.lora_config(2, 4, 0.0, ["query", "value"])
+    return model, lora.add_adapter(model, model.encoder.backbone, config, seed=1)
 
 
 def test_what_is_trained_and_what_the_seed_draws(tiny_model):
     """Fails if frozen weights move, a fresh pooling stays random, two runs of one seed differ, or an adapter shifts the
     random numbers that follow."""
     torch.manual_seed(5)
-    first, adapter = bi_encoder(tiny_model, "query", "value")
+    first, adapter = bi_encoder(tiny_model)
     following = torch.rand(1)
     torch.manual_seed(5)
     assert torch.equal(following, torch.rand(1))
-    again, _ = bi_encoder(tiny_model, "query", "value")
+    again, _ = bi_encoder(tiny_model)
     for (name, one), two in zip(first.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two), name
     lora_weights = [name for name in adapter.trained if "lora" in name]
@@ -49,28 +46,19 @@ def test_what_is_trained_and_what_the_seed_draws(tiny_model):
     assert {name.split(".")[-2] for name in adapter.trained if name not in lora_weights} == {"linear"}
 
 
-def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(train, tiny_model, capsys):
+def test_a_bi_encoder_ends_as_a_plain_model_with_its_adapter_beside_it(lora_run, tiny_model):
     """Fails if serving tools cannot load a LoRA run's folder, or the adapter is not the trained one."""
-    folder = train("--gradient_checkpointing", "true", "--lora_dropout", "0.1", "--bf16", "true")
-    printed = capsys.readouterr().out
-    record = json.loads((folder / "run.json").read_text())
-    footprint = record["footprint"]
-    assert 0 < footprint["trainable_parameters"] < 0.2 * footprint["parameters"]
-    assert "trained " in printed and "peak memory " in printed
-
+    folder, footprint = lora_run.folder, lora_run.record.footprint
+    assert 0 < footprint.trainable_parameters < 0.2 * footprint.parameters
+    assert "trained " in lora_run.printed and "peak memory " in lora_run.printed
     ours = SentenceEncoder.from_pretrained(str(folder))
     vectors = ours.encode(FIRST)
     np.testing.assert_allclose(SentenceTransformer(str(folder), device="cpu").encode(FIRST), vectors, atol=1e-5)
-    reloads = []
-    for _ in range(2):
-        base = AutoModel.from_pretrained(tiny_model, dtype=torch.float32)
-        ours.backbone = PeftModel.from_pretrained(base, str(folder / "adapter")).eval()
-        ours.packing = False
-        reloads.append(ours.encode(FIRST))
-    assert np.array_equal(*reloads)
-    np.testing.assert_allclose(reloads[0], vectors, atol=1e-4)
-    start = SentenceEncoder.from_pretrained(str(tiny_model)).encode(FIRST)
-    assert np.abs(vectors - start).max() > 0.01, "nothing was learnt"
+    start = SentenceEncoder.from_pretrained(str(tiny_model))
+    assert np.abs(vectors - start.encode(FIRST)).max() > 0.01, "nothing was learnt"
+    ours.backbone = PeftModel.from_pretrained(start.backbone, str(folder / "adapter")).eval()
+    ours.packing = False
+    np.testing.assert_allclose(ours.encode(FIRST), vectors, atol=1e-4)
     for load in (load_model, CrossEncoder.from_pretrained):
         with pytest.raises(InputError, match=f"one folder up, {folder.resolve()}"):
             load(str(folder / "adapter"))

@@ -38,11 +38,10 @@ def test_text_of_a_prompt(tiny_model, tmp_path):
     assert read_prompts(str(tmp_path)) == read_prompts(str(tiny_model)) == Prompts(), "of a reranker, not for sentences"
 
 
-@pytest.mark.parametrize("packing", [True, False])
-def test_training_reads_what_encode_reads(tiny_model, packing):
+def test_training_reads_what_encode_reads(tiny_model):
     """Fails if a model is trained on other tokens than it is served with; the sides may differ."""
     encoder = SentenceEncoder.from_pretrained(str(tiny_model), max_length=24).eval()
-    encoder.packing, encoder.prompts = packing, Prompts(TEXTS)
+    encoder.prompts = Prompts(TEXTS)
     prefixes = encoder.prefixes(prompt_name=["query", "passage"])
     columns = {"sentence1": SENTENCES, "sentence2": SENTENCES[::-1]}
     tokens = tokenize_apart(columns, encoder.tokenizer, encoder.max_length, prefixes)
