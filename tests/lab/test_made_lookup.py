@@ -5,7 +5,6 @@ import logging
 import numpy as np
 import pytest
 
-from cosent.errors import InputError
 from cosent.flags import parse
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
@@ -57,11 +56,3 @@ def test_a_lookup_learns_and_has_not_read_what_is_held_out(make, pairs, caplog, 
     assert scores[labels == 1].mean() > scores[labels == 0].mean() + 0.2
     losses = [float(line.rpartition(" ")[2]) for line in caplog.messages if line.startswith("distillation")]
     assert len(losses) > 0 and read_record(folder).recipe["entries"] == 50
-
-
-def test_what_does_not_fit(make):
-    """Fails if a table is smaller than its characters, or a corpus has no share, and nobody is told."""
-    with pytest.raises(InputError, match="--entries 9: "):
-        make("--entries", 9)
-    with pytest.raises(InputError, match="--corpus_weights .* 1 "):
-        make("--corpus_weights", 1, 2)
