@@ -49,11 +49,9 @@ def test_columns_are_found_or_named(bench, capsys):
     ("name", "content", "flags", "message"),
     [
         ("a.tsv", "sentence1\tsentence2\tx\n甲\t乙\t1\n", ("--label_column", "y"), "y, got sentence1, sentence2, x"),
-        ("a.tsv", "7\t甲\t乙\t1\n", (), "got 7, 甲, 乙, 1.*--text_columns"),
         ("a.tsv", "甲\t乙\t1\n", ("--label_column", "3"), ", 3, got"),
         ("a.tsv", "甲\t乙\t1\n", ("--no_header", "--label_column", "label"), "--no_header"),
         ("a.csv", "句子1,句子2,标签,标签\n甲,乙,1,0\n", (), "标签, 标签.*--label_column"),
-        ("a.jsonl", '{"a": "甲", "b": "乙", "c": 1}\n', ("--label_column", "2"), "got a, b, c"),
         ("a.csv", "甲，乙，1\n", (), "got 甲，乙，1.*by commas"),
         ("a", "甲\t乙\t1\n", (), r"\.tsv"),
     ],
