@@ -107,6 +107,7 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
     def table(**changes):
         return datasets.Dataset.from_dict(columns | changes)
 
+    two, binary = {"a": table(), "b": table()}, Labels("x", "binary", 0, 1)
     cases = [
         ({"train_dataset": table().rename_column("sentence2", "sentence_2")}, "no column sentence2.*rename_column"),
         ({"train_dataset": table(label=["0", "1"])}, "label is '0'.*cast_column"),
@@ -115,18 +116,15 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         ({"train_dataset": table(label=[1.0, 1.0])}, "have the label 1"),
         ({"train_dataset": table(label=[3.0, 3.0])}, "Labels"),
         ({"train_dataset": rows["train"].to_iterable_dataset()}, "IterableDataset.*streaming"),
-        (
-            {"train_dataset": {"a": table(), "b": table()}, "corpus_weights": {"a": 1, "c": 1}},
-            "corpus_weights names a, c",
-        ),
+        ({"train_dataset": two, "corpus_weights": {"a": 1, "c": 1}}, "corpus_weights names a, c"),
         ({"train_dataset": table(), "labels": {"c": Labels("c", "binary", 0, 1)}}, "labels names c"),
         ({"train_dataset": table(), "peft_config": LoraConfig(r=2, use_dora=True)}, "use_dora"),
         ({"train_dataset": table(), "model_init": lambda: encoder}, "model_init"),
         ({"train_dataset": datasets.DatasetDict(train=table(), test=table())}, "train, test.*pairs"),
-        ({"train_dataset": table(label=[0.0, 5.0]), "labels": Labels("x", "binary", 0, 1)}, "binary from 0 to 1"),
+        ({"train_dataset": table(label=[0.0, 5.0]), "labels": binary}, "binary from 0 to 1"),
         ({"train_dataset": table(), "labels": Labels("x", "graded", 1, 0)}, "lowest first"),
         (
-            {"train_dataset": table(), "eval_dataset": table(label=[0.0, 5.0]), "labels": Labels("x", "binary", 0, 1)},
+            {"train_dataset": table(), "eval_dataset": table(label=[0.0, 5.0]), "labels": binary},
             "pairs validation have other labels",
         ),
         ({"train_dataset": table().with_transform(lambda batch: batch)}, "transform.*map"),

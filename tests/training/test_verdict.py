@@ -51,13 +51,7 @@ def test_what_counts_as_no_better(before, after, floor, than):
 @pytest.mark.parametrize(
     ("metric", "before", "after", "interval", "words"),
     [
-        (
-            "recall_at_10",
-            0.586,
-            0.19,
-            (-0.43, -0.36),
-            r"Recall@10 is below .* 0.5860 -> 0.1900 \(-39.6 \[-43.0, -36.0",
-        ),
+        ("recall_at_10", 0.586, 0.19, (-0.43, -0.36), r"Recall@10 is below .* 0.5860 -> 0.1900 \(-39.6 \[-43.0, -36"),
         ("recall_at_10", 0.586, 0.58, (-0.02, 0.01), r"not clearly above .* 0.5800 \(-0.6 \[-2.0, \+1.0\]"),
         ("spearman", 0.69, 0.70, (-0.01, 0.03), r"not clearly above .* 0.6900 -> 0.7000 \(\+1.0 \[-1.0, \+3.0\]"),
         ("spearman", 0.69, 0.60, (-0.11, -0.07), "Spearman is below .* 0.6900 -> 0.6000"),
