@@ -56,7 +56,7 @@ def ranknet(scores: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
 
 
 class Line:
-    """`slope * s + offset`, both learnt by Adam next to the encoder.
+    """`slope * s + offset`, both learnt by Adam next to the encoder; `values` are kept in the run's record.
 
     A call takes the step of the gradients that the batch before it left. --loss runs this file anew, so that every run
     has a new line.
@@ -64,6 +64,7 @@ class Line:
 
     def __init__(self):
         self.optimizer: torch.optim.Optimizer | None = None
+        self.values: dict[str, float] = {}
 
     def __call__(self, scores: Tensor, slope: float, offset: float, rates: tuple[float, float]) -> Tensor:
         """The line, from this slope and offset in its first call on; slope and offset have a rate each, 0: fixed."""
@@ -74,6 +75,7 @@ class Line:
         elif scores.requires_grad:
             self.optimizer.step()
             self.optimizer.zero_grad()
+        self.values |= {name: value.item() for name, value in zip(("slope", "offset"), self.line, strict=True)}
         slope, offset = (value.to(scores) for value in self.line)
         return slope * scores + offset
 
@@ -116,3 +118,7 @@ def differences(scores: Tensor, labels: Tensor, scale: float) -> Tensor:
     """`[i, j] = scale * (s[j] - s[i])` where `t[i] > t[j]`, -inf elsewhere: (batch, batch)."""
     scores, labels = check_targets(scores, labels)
     return (scale * (scores - scores[:, None])).masked_fill(labels[:, None] <= labels, -torch.inf)
+
+
+for loss in (logistic, line_squared):
+    loss.learnt = LINE.values  # type: ignore[attr-defined]  # kept in the record of a run

@@ -97,6 +97,7 @@ class RunRecord:
         recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
         files: SHA-256 of the files of text, and of a loss of one's own, by name.
+        learnt: numbers that a loss of one's own learnt, its attribute `learnt`, by corpus and name.
         seconds: duration of the job.
         history: the log of Trainer.
         prompts: texts in front of the first and the second sentence of every pair.
@@ -121,6 +122,7 @@ class RunRecord:
     footprint: Footprint | None = None
     corpora: dict[str, CorpusRecord] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    learnt: dict[str, dict[str, float]] = field(default_factory=dict)
     train_pairs: int | None = None
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """The losses of `lab/losses.py` and `lab/masked.py`, as --loss loads them, against sums over all pairs on paper."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from cosent.encoders import resolve
 from cosent.losses import find_loss
 from cosent.losses.cosent import cosent_loss
 from cosent.models.bi_encoder import SentenceEncoder
+from cosent.training.objective import Objective
 
 S, T = [0.5, 0.1, 0.9, 0.4], [1.0, 0.0, 0.0, 0.5]  # scores and labels of four pairs
 ORDERED = [(i, j) for i in range(4) for j in range(4) if T[i] > T[j]]
@@ -85,7 +87,8 @@ def test_ranknet_weighs_every_comparison_the_same():
 
 
 def test_a_logistic_loss_learns_its_threshold():
-    """Fails if the threshold stays where it starts, moves without a rate, or a second run begins where one ended."""
+    """Fails if the threshold stays where it starts, moves without a rate, is not recorded, or a second run begins where
+    one ended."""
     labels = torch.tensor([1.0, 0.0])
     for rate, moved in ((0.0, 0.0), (0.5, -0.5)):  # Adam's first step is the rate, against the sign of the gradient
         loss = find_loss("lab/losses.py:logistic").function
@@ -97,6 +100,8 @@ def test_a_logistic_loss_learns_its_threshold():
         assert second == pytest.approx(
             (math.log1p(math.exp(-0.4 - moved)) + math.log1p(math.exp(0.2 + moved))) / 2, rel=1e-5
         )
+        objective = Objective("own", partial(loss, threshold_rate=rate))
+        assert objective.learnt == {"slope": 2.0, "offset": pytest.approx(-1.0 + moved)}
 
 
 def test_a_threshold_is_fixed_at_the_mean_of_the_first_batch():

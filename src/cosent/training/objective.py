@@ -31,6 +31,11 @@ class Objective(Loss):
         """Outputs of the model that the loss reads."""
         return [name for name in self.inputs if name in OUTPUTS]
 
+    @property
+    def learnt(self) -> dict[str, float] | None:
+        """Numbers that a user loss learns and keeps current, its attribute `learnt`; None without it."""
+        return getattr(getattr(self.function, "func", self.function), "learnt", None)
+
     def batch_loss(self, outputs: dict[str, Tensor], targets: dict[str, Tensor], progress: float) -> Tensor:
         """Loss of a batch after the share `progress` of the training."""
         tensors = outputs | targets | {"progress": progress}
