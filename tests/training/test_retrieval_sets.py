@@ -133,9 +133,3 @@ def test_similar_pairs_alone_select_an_epoch(train, make_corpus):
     epochs = [entry["eval_map"] for entry in record.history if "eval_map" in entry]
     assert len(epochs) == 3 and len(set(epochs)) > 1
     assert record.after["positives"]["validation"]["map"] == pytest.approx(max(epochs), abs=1e-6)
-
-
-def test_what_has_no_retrieval(cross_run, evaluate, made_up):
-    """Fails if a cross-encoder, which has no vectors, is measured by them."""
-    assert "map" not in cross_run.record.after["made_up"]["test"]
-    assert "map" not in evaluate("--corpus", made_up, model=cross_run.folder)[0]

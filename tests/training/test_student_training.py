@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from cosent.data.corpus import load_corpus
-from cosent.data.pairs import PairDataset
 from cosent.models.student import Student, unilm_mask
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import pair_metrics
-from cosent.training.student import Corruption, StudentCollator, StudentTrainer, TeacherVectors, held_out_synonyms
+from cosent.training.student import Corruption, StudentCollator, StudentTrainer
 
 
 def own(synonyms: bool, teacher) -> dict:
@@ -67,19 +66,6 @@ def test_pieces_of_a_word_go_together():
     generator = np.random.default_rng(0)
     seen = {tuple(corruption(ids, generator) == 4) for _ in range(200)}
     assert seen == {(False, a, a, a, b, False) for a in (False, True) for b in (False, True)}
-
-
-def test_a_teacher_is_looked_up_by_row(tokenizer, pairs, make_corpus):
-    """Fails if a pair gets the vectors of another, pairs below the boundary are to be written, or the perplexity takes
-    longer than the training."""
-    rows = load_corpus(str(make_corpus({"train": pairs[:2]}))).split("train")
-    data = PairDataset(rows, tokenizer, 32, synonyms=np.array([True, False]))
-    assert set(data[0][2]) == {"labels", "synonyms"}
-    data.targets["teacher"] = TeacherVectors(np.arange(6, dtype=np.float32).reshape(3, 2), np.array([[0, 2], [2, 1]]))
-    targets = data[1][2]
-    assert not targets["synonyms"] and targets["teacher"].tolist() == [[4, 5], [2, 3]] and len(data) == 2
-    assert held_out_synonyms(np.array([0.0, 4.0, 5.0, 3.9]), 4.0).tolist() == [False, True, True, False]
-    assert held_out_synonyms(np.ones(2000), 1.0).sum() == 500
 
 
 def test_evaluation_against_a_naive_loop(tiny_student, make_corpus, tmp_path):
