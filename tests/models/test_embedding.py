@@ -20,8 +20,6 @@ from cosent.models.embedding import batch_bounds, embed, quantized
 from cosent.models.student import Student
 from cosent.search.index import Index
 
-FIRST = ["我喜欢北京", "今天天气不错，我们一起去公园散步吧", "好", "怎么还款", "WiFi密码是123", "红色的苹果"]
-SECOND = ["我不喜欢北京", "天气好", "今天天气不错，我们一起去公园散步吧" * 2, "如何还款", "密码", "推荐一辆红车"]
 SENTENCES = ["怎么还款", "我喜欢北京", "好", "", "怎么还款", "推荐一辆红车给我的朋友", "今天天气很好" * 9, "好"]
 
 

@@ -214,6 +214,7 @@ DAMAGES = [
     (edit("config.json", model_type="own", auto_map=OWN), "OwnConfig.* never run.*type own"),
     (edit("config.json", auto_map=OWN, num_hidden_layers=3), "needs code of its own.*lacks 16 weights .* bert"),
     (without("tokenizer.json"), "tokenizer.json, or another vocabulary"),
+    (edit("tokenizer_config.json", pad_token=None), "padding token"),
     (larger_vocabulary, r"tokenizer.json has tokens up to number 1000000.*reads 9"),
     (edit("config.json", num_hidden_layers=1), "model.safetensors holds 16 weights"),
     (edit("config.json", num_hidden_layers=3), "model.safetensors lacks 16 weights"),

@@ -210,15 +210,15 @@ def test_samples_are_those_of_the_naive_loop(terse):
 
 def test_seeds(terse):
     """Fails if a run cannot be repeated, depends on the global generator or dropout, or a text on its company."""
-    together = terse.similar_sentences(TEXTS, num_samples=20, max_length=8)
+    together = terse.similar_sentences(TEXTS, num_samples=8, max_length=8)
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    alone = [terse.similar_sentences([text], num_samples=20, max_length=8)[0] for text in TEXTS]
+    alone = [terse.similar_sentences([text], num_samples=8, max_length=8)[0] for text in TEXTS]
     assert torch.equal(torch.get_rng_state(), state)
     assert [[s for s, _ in group] for group in alone] == [[s for s, _ in group] for group in together]
-    assert terse.similar_sentences(TEXTS, num_samples=20, max_length=8, seed=7) != together and all(together)
+    assert terse.similar_sentences(TEXTS, num_samples=8, max_length=8, seed=7) != together and all(together)
     terse.train()  # without dropout all the same, and back in this mode afterwards
-    assert terse.similar_sentences(TEXTS, num_samples=20, max_length=8) == together and terse.training
+    assert terse.similar_sentences(TEXTS, num_samples=8, max_length=8) == together and terse.training
 
 
 def test_what_is_returned(terse):
@@ -286,7 +286,7 @@ def published(tmp_path, tiny_student):
     return folder, weights
 
 
-def test_published_checkpoints_load(published, tmp_path):
+def test_published_checkpoints_load(published):
     """Fails if RoFormer-Sim's pooler is lost, its tokenizer asks for rjieba, or its config makes it causal."""
     folder, weights = published
     student = Student.from_pretrained(str(folder), max_length=64).eval()
@@ -309,10 +309,6 @@ def test_published_checkpoints_load(published, tmp_path):
     # As a teacher, or in `encode` and `evaluate`, it is the same model.
     encoder = load_model(str(folder))
     np.testing.assert_allclose(encoder.encode([text, "一丁"]), student.encode([text, "一丁"]), atol=1e-5)
-
-    student.save_pretrained(tmp_path / "saved")
-    again = Student.from_pretrained(str(tmp_path / "saved"))
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in student.state_dict().items())
 
 
 def test_what_is_refused(published, tiny_model, tmp_path):
