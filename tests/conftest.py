@@ -7,7 +7,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
 from io import StringIO
@@ -315,20 +315,3 @@ def change_study():
         save_results(folder, study.definition | definition, [result for result in edited if result is not None])
 
     return change
-
-
-@pytest.fixture
-def small_files():
-    """A context in which no file of this process can be larger than 64 KiB, as on a disk that is full."""
-    import resource  # not on Windows
-
-    @contextmanager
-    def bounded():
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-    return bounded()

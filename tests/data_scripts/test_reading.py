@@ -13,7 +13,7 @@ import pytest
 from cosent.data.files import PAIR, SENTENCE, open_table, read_texts
 from cosent.data.formats import FileOptions
 from cosent.errors import InputError
-from cosent.jobs.evaluate import read_labelled
+from cosent.jobs.evaluate import EvaluateArguments, read_labelled
 
 PAIRS = [("怎么还款", "如何还款", "1"), ("怎么还款", "怎么借款", "0")]
 NAMES = [
@@ -32,7 +32,7 @@ def same_in_every_job(bench, path):
     """The pairs of a file, which are those of `prepare`, `evaluate` and `similarity`."""
     bench.binary(path)
     rows = bench.rows()
-    split = read_labelled(str(path), None, None, "mine").split("test")
+    split = read_labelled(EvaluateArguments(pairs=str(path)), "mine").split("test")
     assert list(zip(split["sentence1"], split["sentence2"], split["label"], strict=True)) == rows
     table = open_table(path, None, PAIR, "--text_columns")
     assert [tuple(row[name] for name in table.sentences) for row in table.rows()] == [row[:2] for row in rows]
@@ -148,7 +148,7 @@ def test_other_encodings_are_read(bench, encoding):
     bench.binary(path, "--encoding", flag)
     assert bench.rows()[0][:2] == PAIRS[0][:2] and bench.rows()[2][0] == "𠮷"
     options = FileOptions(encoding="gb18030" if encoding == "gbk" else flag)
-    assert len(read_labelled(str(path), None, None, "mine", options).split("test")) == 3
+    assert len(read_labelled(EvaluateArguments(pairs=str(path), encoding=flag), "mine").split("test")) == 3
     assert next(open_table(path, ["句子1"], SENTENCE, "", options=options).texts()) == PAIRS[0][0]
     bench.refuses("bad.csv", bench.write("bad.csv", text.encode(written) + b"\xff"), "--encoding", flag)
     bench.write("pairs.csv", ("\ufeff" + text).encode(written))

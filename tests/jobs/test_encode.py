@@ -46,15 +46,6 @@ def test_the_job_writes_a_row_per_line(tiny_model, sentences, tmp_path, capsys, 
     assert sorted(os.listdir(tmp_path)) == ["sentences.txt", "vectors.npy", "vectors.npy.json"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows bounds no file")
-def test_a_full_disk(tiny_model, tmp_path, small_files):
-    """Fails if a full disk ends in a traceback or leaves half a file."""
-    (tmp_path / "sentences.txt").write_text("好\n" * 2000, encoding="utf-8")
-    with small_files, pytest.raises(InputError, match=r"vectors\.npy could not be written"):
-        main(job(tiny_model, tmp_path / "sentences.txt", tmp_path))
-    assert os.listdir(tmp_path) == ["sentences.txt"]
-
-
 def test_chunks_are_joined_in_order(tmp_path):
     """Fails if rows of a long file change places, or a file that changes while it is read has a vector file."""
 

@@ -35,11 +35,10 @@ def trained(tiny_model, tmp_path):
 def labelled(tmp_path, pairs):
     """Returns a function that writes the pairs as a file of that ending, with an id in front."""
 
-    def write(ending, label=lambda value: value, header=("id", "q1", "q2", "same")):
+    def write(ending):
         path = tmp_path / f"mine{ending}"
-        rows = [dict(zip(header, (number, a, b, label(y)), strict=True)) for number, (a, b, y) in enumerate(pairs)]
-        with table_writer(path, header) as append:
-            append(rows)
+        with table_writer(path, ("id", "q1", "q2", "same")) as append:
+            append([{"id": number, "q1": a, "q2": b, "same": y} for number, (a, b, y) in enumerate(pairs)])
         return path
 
     return write

@@ -101,12 +101,3 @@ def test_what_is_refused(mine, make_corpus, tmp_path, tiny_bi):
     nli = make_corpus({"train": TRAIN}, "nli", 2.0, name="nli")
     with pytest.raises(InputError, match="NLI .*--teacher"):
         mine(of=nli, output="other")
-
-
-def test_training_reads_what_was_made(mine, corpus, tiny_cross, train):
-    """Fails if a made corpus is not an ordinary one for training, next to the corpus that it was made of."""
-    mine("--random", 10, "--teacher", tiny_cross, output="taught")
-    recipe = ("--config", "cross_encoder/cosent_mini", "--scale", "5", "--num_train_epochs", "1")
-    folder = train((corpus.parents[1] / "taught", corpus), *recipe, "--per_device_train_batch_size", "8")
-    record = json.loads((folder / "run.json").read_text())
-    assert record["train_pairs"] > 30 and record["recipe"]["scale"] == 5.0

@@ -5,15 +5,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from sentence_transformers import CrossEncoder as TheirCrossEncoder
 from sentence_transformers import SentenceTransformer
 
-from cosent import decision_rules, load_model
+from cosent import decision_rules
 from cosent.cli import arguments_of
 from cosent.flags import parse
 from cosent.jobs import distill
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.decision import rule_for
 from cosent.record import read_record, read_scores
 from tests.conftest import run_train
 
@@ -73,15 +71,6 @@ def test_another_prompt_than_that_of_training(prompted, evaluate, job, made_up, 
     np.testing.assert_allclose(
         np.load(tmp_path / "v.npy"), ours.encode(["怎么还款"], normalize_embeddings=True, prompt="一"), atol=1e-6
     )
-
-
-def test_a_cross_encoder_is_served_as_it_was_trained(train, made_up, pairs):
-    """Fails if the instruction of a reranker is lost between training and serving."""
-    folder = train(made_up, "--tower", "cross_encoder", "--prompt", "判断是否相似：")
-    theirs = TheirCrossEncoder(str(folder), device="cpu").predict([pair[:2] for pair in pairs[32:]])
-    np.testing.assert_allclose(read_scores(folder / "scores.npz")["made_up"]["test"]["after"], theirs, atol=1e-5)
-    prompts = load_model(str(folder)).prompts.sides()
-    assert rule_for(str(folder), prompts)[0] is not None and read_record(folder).prompts == prompts
 
 
 def test_students_and_teachers(tiny_student, tiny_model, made_up, tmp_path, monkeypatch):

@@ -259,7 +259,6 @@ def test_servers_that_cannot_search(faq, models, tmp_path):
         ({"min_score": 0.5}, "--min_score"),
         ({"text_column": "question"}, "--text_column"),
         ({"text": ["faq.txt"], "int8": True}, "--int8"),
-        ({"text": ["faq.txt"], "min_probability": 0.5, "min_score": 0.5}, "--min_score and --min_probability"),
     ):
         with pytest.raises(InputError, match=word):
             serve.main(ServeArguments(**flags))
@@ -267,7 +266,6 @@ def test_servers_that_cannot_search(faq, models, tmp_path):
     for flags, word in (
         ({"min_probability": 0.99}, "probability of 0.8"),
         ({"model": str(tmp_path / "cross")}, "cross-encoder"),
-        ({"corpus": "other"}, "--corpus other"),
     ):
         with pytest.raises(InputError, match=word):
             loaded(faq, **flags)

@@ -25,12 +25,10 @@ import numpy as np
 
 from cosent.data.corpus import SPLITS, Corpus, Manifest
 from cosent.data.files import (
-    AS_USUAL,
     LABEL_NAMES,
     OF_TABLES,
     SENTENCE1_NAMES,
     SENTENCE2_NAMES,
-    FileOptions,
     LabelArguments,
     open_table,
     read_rows,
@@ -137,37 +135,28 @@ def corpus_of(args: EvaluateArguments) -> Corpus:
         assert args.corpus is not None  # see `check_arguments`
         return load_corpus(args.corpus, args.data_dir)
     rules = list(decision_rules(args.model))
-    name = args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem)
-    values = label_values(args.label_values)
-    return read_labelled(args.pairs, args.text_columns, args.label_column, name, args.options, values)
+    return read_labelled(args, args.corpus or (rules[0] if len(rules) == 1 else Path(args.pairs).stem))
 
 
-def read_labelled(
-    path: str,
-    text_columns: list[str] | None,
-    label_column: str | None,
-    name: str,
-    options: FileOptions = AS_USUAL,
-    values: Mapping[str, str] = {},
-) -> Corpus:
-    """Reads all pairs of a file as the corpus `name`: labels of 0 and 1 are binary, other numbers graded.
-
-    Columns are named, or numbered from 0 in a file without a header; `values` are what labels stand for.
-    """
+def read_labelled(args: EvaluateArguments, name: str) -> Corpus:
+    """The pairs of `--pairs` as the corpus `name`: labels of 0 and 1 are binary, other numbers graded."""
     import datasets
 
-    columns = [*(text_columns or (None, None)), label_column]
+    assert args.pairs is not None  # see `corpus_of`
+    columns = [*(args.text_columns or (None, None)), args.label_column]
+    words = {**LABEL_WORDS, **label_values(args.label_values)}
     usual_names = (SENTENCE1_NAMES, SENTENCE2_NAMES, LABEL_NAMES)
-    table = open_table(path, columns, usual_names, "--text_columns and --label_column", "--pairs", options)
+    flags = "--text_columns and --label_column"
+    table = open_table(args.pairs, columns, usual_names, flags, "--pairs", args.options)
     first, second, label = table.sentences
     rows = replace(table, sentences=(first, second)).placed([first, second, label])
-    pairs = [(row[first], row[second], number_at(where, row[label], {**LABEL_WORDS, **values})) for where, row in rows]
+    pairs = [(row[first], row[second], number_at(where, row[label], words)) for where, row in rows]
     by_name = dict(zip(FEATURES, map(list, zip(*pairs, strict=True)), strict=True))
     binary = set(by_name["label"]) <= {0.0, 1.0}
     low, high = (0.0, 1.0) if binary else (min(by_name["label"]), max(by_name["label"]))
     manifest = Manifest(name, "binary" if binary else "graded", low, high, {}, {SPLIT: {"rows": len(pairs)}})
     features = datasets.Features({name: datasets.Value(kind) for name, kind in FEATURES.items()})
-    return Corpus(Path(path), manifest, {SPLIT: datasets.Dataset.from_dict(by_name, features=features)})
+    return Corpus(Path(args.pairs), manifest, {SPLIT: datasets.Dataset.from_dict(by_name, features=features)})
 
 
 def number_at(where: str, label: object, words: Mapping[str, str]) -> float:
