@@ -1,8 +1,7 @@
 """Build one Parquet file per split from the checked pairs of any source.
 
 Contradictory and repeated pairs of the user's own corpus, and the split of each of its pairs, are found by hashes of 8
-bytes a sentence, so that memory does not grow with the length of the texts: among ten million, two share one with a
-probability of 3 in a million.
+bytes a sentence: among ten million, two share one with a probability of 3 in a million.
 
 `datasets` keys its cache by the builder's configuration and notices neither an edited raw file nor edited builder code:
 it would return the old rows. So `build` bypasses that cache: every build writes to a fresh folder with its own cache.
@@ -11,7 +10,6 @@ it would return the old rows. So `build` bypasses that cache: every build writes
 import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,33 +89,15 @@ def build(folder: Path, scratch: Path, source: Source) -> dict[str, Tally]:
             places = assign_splits(source, split, builder.hashes[split], builder.tallies[split])
             if not (places == SPLITS.index(split)).any():
                 raise no_rows(source, split, builder.tallies[split])
-            distribute(file, places, folder)
+            rows = pyarrow.parquet.read_table(file)
+            for place in np.unique(places[places >= 0]):  # those left out have a negative one
+                pyarrow.parquet.write_table(rows.filter(pa.array(places == place)), folder / f"{SPLITS[place]}.parquet")
         else:
             file.rename(folder / f"{split}.parquet")
     for split, tally in builder.tallies.items():
         for described, raw in zip(tally.files, source.files[split], strict=True):
             described["sha256"] = sha256_of_file(raw.path) if raw.path.is_file() else None
     return builder.tallies
-
-
-def distribute(file: Path, places: np.ndarray, folder: Path) -> None:
-    """Writes each row of a Parquet file to the file of its split, a place in `SPLITS`; others are left out."""
-    (split, *others), start = np.unique(places), 0
-    if not others:
-        file.rename(folder / f"{SPLITS[split]}.parquet")
-        return
-    with pyarrow.parquet.ParquetFile(file) as rows, ExitStack() as stack:
-        writers = {
-            place: stack.enter_context(
-                pyarrow.parquet.ParquetWriter(folder / f"{SPLITS[place]}.parquet", rows.schema_arrow)
-            )
-            for place in np.unique(places[places >= 0])
-        }
-        for batch in rows.iter_batches():
-            places_of_batch = places[start : start + len(batch)]
-            start += len(batch)
-            for place, writer in writers.items():
-                writer.write_batch(batch.filter(pa.array(places_of_batch == place)))
 
 
 def no_rows(source: Source, split: str, tally: Tally) -> InputError:
