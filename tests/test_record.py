@@ -24,6 +24,7 @@ def test_a_record_reads_back_as_it_was(tmp_path):
         processes=2,
         footprint=Footprint(100, 10, 300.0),
         corpora={"stsb": CorpusRecord("data/stsb", "a" * 64)},
+        start_sha256={"model.safetensors": "d" * 64},
         train_pairs=50,
         before={"stsb": {"test": {"spearman": 0.25}}},
         after={"stsb": {"test": {"spearman": 0.5}}},

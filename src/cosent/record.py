@@ -33,6 +33,7 @@ class Environment:
     commit: str | None  # of the clone, with `+` when its code has changes
     device: str
     threads: int
+    source_sha256: str | None = None  # of the package's Python files
 
     @property
     def short_commit(self) -> str:
@@ -97,6 +98,7 @@ class RunRecord:
         recipe: every setting by name, flags and defaults alike.
         train_seconds: without evaluation before and after.
         files: SHA-256 of the files of text, and of a loss of one's own, by name.
+        start_sha256: SHA-256 of the weights that training started from, by file.
         learnt: numbers that a loss of one's own learnt, its attribute `learnt`, by corpus and name.
         seconds: duration of the job.
         history: the log of Trainer.
@@ -122,6 +124,7 @@ class RunRecord:
     footprint: Footprint | None = None
     corpora: dict[str, CorpusRecord] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    start_sha256: dict[str, str] = field(default_factory=dict)
     learnt: dict[str, dict[str, float]] = field(default_factory=dict)
     train_pairs: int | None = None
     before: Metrics = field(default_factory=dict)

@@ -1,9 +1,11 @@
 """The main job end to end with both towers on a tiny model, and what a user is told when the input is wrong."""
 
+import hashlib
 import json
 import logging
 import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from cosent.record import read_record, read_scores
 from cosent.training.arguments import ModelArguments, PairTrainingArguments
 from cosent.training.corpora import RunCorpora
 from cosent.training.evaluation import Evaluation, check_saved
-from cosent.training.job import build_encoder
+from cosent.training.job import build_encoder, source_sha256
 from cosent.training.objective import number_of_logits
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import WITHIN_EPOCHS, history
@@ -36,6 +38,9 @@ def test_training_ends_with_a_model_that_others_load(bi_run, pairs):
     assert 0.5 <= after["test"]["accuracy"] <= 1 and "made_up" in decision_rules(bi_run.folder)
     assert record.recipe["loss"] == "cosent" and record.recipe["learning_rate"] == 1e-3
     assert record.train_pairs == 64 and not record.warnings, "the verdict cries wolf"
+    start = Path(record.recipe["model_name_or_path"], "model.safetensors")
+    assert record.start_sha256 == {"model.safetensors": hashlib.sha256(start.read_bytes()).hexdigest()}
+    assert record.environment.source_sha256 == source_sha256()
     best = max(history(bi_run.folder, "eval_spearman"))
     assert best == pytest.approx(after["validation"]["spearman"]), "the best epoch was not kept"
     assert SentenceTransformer(str(bi_run.folder), device="cpu").encode(["我喜欢北京"]).shape == (1, 32)

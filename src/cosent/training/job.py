@@ -1,5 +1,6 @@
 """Steps shared by training jobs: start, encoder, run, record, model card, and upload to the Hub."""
 
+import hashlib
 import platform
 import shlex
 import subprocess
@@ -21,6 +22,7 @@ from cosent.compute.distributed import decided_by_main, locked_by_main
 from cosent.compute.packing import max_tokens
 from cosent.compute.processes import peak_memory_mib
 from cosent.data.corpus import Corpus, leaks
+from cosent.encoders import local
 from cosent.errors import InputError
 from cosent.flags import as_words
 from cosent.models.bi_encoder import SentenceEncoder
@@ -121,6 +123,7 @@ def run_training(
             }
         return before
 
+    start_sha256 = weight_hashes(run_recipe["model_name_or_path"])
     exact = args.mixed_precision == "no" and not args.tf32
     result = trainer.train(start.checkpoint, at_start=at_start)
     before, after = trainer.before, evaluate(True)
@@ -137,6 +140,7 @@ def run_training(
             footprint=footprint(trainer.model),
             corpora=records,
             files=files,
+            start_sha256=start_sha256,
             train_pairs=len(trainer.train_dataset),
             before=before.metrics,
             after=after.metrics,
@@ -207,6 +211,7 @@ def environment() -> Environment:
         commit=commit(),
         device=torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
         threads=torch.get_num_threads(),
+        source_sha256=source_sha256(),
     )
 
 
@@ -224,6 +229,23 @@ def commit() -> str | None:
     except FileNotFoundError:  # no git here
         return None
     return head + ("+" if changes else "") or None
+
+
+def source_sha256() -> str:
+    """SHA-256 of the names and contents of the package's Python files, the same in a clone and a wheel."""
+    package, sha256 = Path(str(cosent.__file__)).parent, hashlib.sha256()
+    for name, file in sorted((file.relative_to(package).as_posix(), file) for file in package.rglob("*.py")):
+        if not name.startswith("data_scripts/"):
+            sha256.update(f"{name}\n".encode() + file.read_bytes())
+    return sha256.hexdigest()
+
+
+def weight_hashes(model_name_or_path: str) -> dict[str, str]:
+    """SHA-256 of the weights in a model folder, by file; empty for models of the Hub and random weights."""
+    folder = local(model_name_or_path).expanduser()
+    files = sorted(file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    files += sorted(folder.glob("[0-9]_*/*.safetensors"))
+    return {file.relative_to(folder).as_posix(): sha256_of_file(file) for file in files}
 
 
 def footprint(model: torch.nn.Module) -> Footprint:
