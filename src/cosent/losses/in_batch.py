@@ -72,7 +72,8 @@ def cosent_infonce_loss(
     contrastive_weight: float = 1.0,
 ) -> Tensor:
     """`cosent_loss(cosines, labels, scale) + contrastive_weight * infonce_loss(embeddings, labels, groups, scale)`."""
-    first, second = at_least_float32(embeddings).unbind(1)
+    embeddings = at_least_float32(embeddings)  # once, so that both gradients are added in float32
+    first, second = embeddings.unbind(1)
     ranking = cosent_loss(F.cosine_similarity(first, second), labels, scale)
     contrastive = infonce_loss(embeddings, labels, groups, scale)
     return ranking + contrastive_weight * contrastive
