@@ -145,7 +145,7 @@ def losses_table(study: Study) -> str:
             ranks += [tested(corpus)(runs), gaps[0]]
             finds.append(cell if gaps[1] is None else f"{cell}, {gaps[1]}")
         if seeds:  # it has been run
-            few = f" ({seeds} seeds)" if seeds != most else ""
+            few = f" ({seeds} seed{'s' * (seeds > 1)})" if seeds != most else ""
             spearman.append([f"{label}{few}", *ranks])
             recall.append([f"{label}{few}", *finds])
     header = ["test Spearman x100"]
