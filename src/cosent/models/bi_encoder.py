@@ -234,10 +234,6 @@ class BiEncoder(nn.Module):
         super().__init__()
         self.encoder, self.head = encoder, head
 
-    @property
-    def packing(self) -> bool:
-        return self.encoder.packing
-
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
         """Embeds and compares pairs; arguments as in `SentenceEncoder.forward`, of shape `(batch, 2, tokens)`.
 

@@ -228,9 +228,10 @@ def write_targets(student: Student, source: list[int], sampling: Sampling) -> li
     lengths = torch.full((len(uniform),), -1, device=device)  # -1 for a sample that has not ended
     going = torch.arange(len(uniform), device=device)  # the samples that are still being written
     rows = torch.zeros_like(going)  # by sample, the row of the batch that holds its prefix
+    banned = unwritable(student.tokenizer, student.backbone.config.vocab_size).to(device)
     for step in range(sampling.max_length):
         logits = student.head(hidden[:, -1])  # (rows, vocabulary)
-        logits[:, unwritable(student.tokenizer, logits.shape[1])] = -torch.inf
+        logits.masked_fill_(banned, -torch.inf)
         options = sampling.top_p, sampling.top_k, sampling.temperature
         drawn = sample_tokens(logits, uniform[going, step], rows, *options)
         tokens[going, step] = drawn
@@ -239,9 +240,9 @@ def write_targets(student: Student, source: list[int], sampling: Sampling) -> li
         going, rows, drawn = going[more], rows[more], drawn[more]
         if not len(going) or step + 1 == sampling.max_length:
             break
-        prefixes, rows = torch.unique(rows * logits.shape[1] + drawn, return_inverse=True)
-        cache.batch_select_indices(prefixes // logits.shape[1])
-        ids = (prefixes % logits.shape[1])[:, None]
+        prefixes, rows = torch.unique(rows * len(banned) + drawn, return_inverse=True)
+        cache.batch_select_indices(prefixes // len(banned))
+        ids = (prefixes % len(banned))[:, None]
         hidden = student.backbone(ids, token_type_ids=torch.ones_like(ids), past_key_values=cache).last_hidden_state
     return [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True) if length >= 0]
 

@@ -72,12 +72,9 @@ def build_encoder(args: ModelArguments, classes: int, max_length: int, seed: int
             raise InputError(f"--{flag} does nothing for --tower {args.tower}, got {value}. Leave it out.")
     options = {"max_length": max_length if args.max_length is None else args.max_length, "dropout": args.dropout}
     options["seed"] = seed
-    encoder: SentenceEncoder | CrossEncoder
     if args.tower == "cross_encoder":
-        encoder = CrossEncoder.from_pretrained(args.model_name_or_path, classes, args.segment_ids, **options)
-    else:
-        encoder = SentenceEncoder.from_pretrained(args.model_name_or_path, args.pooling, **options)
-    return encoder
+        return CrossEncoder.from_pretrained(args.model_name_or_path, classes, args.segment_ids, **options)
+    return SentenceEncoder.from_pretrained(args.model_name_or_path, args.pooling, **options)
 
 
 def make_room(encoder: TextModel, args: PromptArguments) -> None:
