@@ -18,7 +18,7 @@ COMPARING = ("ranknet", "cosent")
 MINI = ("thresholds", "primary")
 FIXED = ("fixed_thresholds", "fixed_thresholds_atec")
 PUBLIC = ("public_stsb", "public_bq", "public_others")
-CROSS = ("public_cross", "public_cross_stsb")
+CROSS = ("public_cross",)
 Rows = dict[str, tuple[str, tuple[str, ...]]]  # by label: row of a study, and the studies, of which the first counts
 LOSSES: dict[str, Rows] = {  # by the study that a page names
     "thresholds": {
@@ -47,7 +47,7 @@ LOSSES: dict[str, Rows] = {  # by the study that a page names
         "regression of the cosine": ("sbert_regression", PUBLIC),
         "logistic, threshold fixed at the mean cosine of the first batch": ("logistic_mean", PUBLIC),
         "logistic, threshold and scale learnt": ("logistic_line", PUBLIC),
-        "CoSENT, 5 epochs": ("cosent", ("public_all_stsb",)),
+        "CoSENT, 5 epochs": ("cosent", ("public_all",)),
         "CoSENT, LoRA": ("cosent_lora", ("public_lora",)),
         "cross-encoder, CoSENT": ("cosent", CROSS),
         "cross-encoder, cross entropy": ("ce", CROSS),
