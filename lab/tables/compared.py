@@ -1,6 +1,7 @@
 """Tables of losses next to CoSENT, with intervals of their differences, and the picture of the study `thresholds`."""
 
 import statistics
+from itertools import product
 
 import numpy as np
 
@@ -19,7 +20,7 @@ MINI = ("thresholds", "primary")
 FIXED = ("fixed_thresholds", "fixed_thresholds_atec")
 PUBLIC = ("public_stsb", "public_bq", "public_others")
 CROSS = ("public_cross",)
-Rows = dict[str, tuple[str, tuple[str, ...]]]  # by label: row of a study, and the studies, of which the first counts
+Rows = dict[str, tuple[str, tuple[str, ...]]]  # by label: row of a study, or rows by "|", and studies; the first counts
 LOSSES: dict[str, Rows] = {  # by the study that a page names
     "thresholds": {
         "squared error of the cosine": ("sbert_regression", MINI),
@@ -47,7 +48,7 @@ LOSSES: dict[str, Rows] = {  # by the study that a page names
         "regression of the cosine": ("sbert_regression", PUBLIC),
         "logistic, threshold fixed at the mean cosine of the first batch": ("logistic_mean", PUBLIC),
         "logistic, threshold and scale learnt": ("logistic_line", PUBLIC),
-        "CoSENT, 5 epochs": ("cosent", ("public_all",)),
+        "CoSENT, all pairs": ("cosent|two_epochs|one_epoch", ("public_all",)),
         "CoSENT, LoRA": ("cosent_lora", ("public_lora",)),
         "cross-encoder, CoSENT": ("cosent", CROSS),
         "cross-encoder, cross entropy": ("ce", CROSS),
@@ -103,15 +104,15 @@ def retrieval_table(study: Study) -> str:
     return "\n\n".join(parts)
 
 
-def study_and_runs(family: str, label: str, corpus: str) -> tuple[str, list[Result]]:
-    """The study that has a row of `LOSSES` on a corpus, and its runs of the seeds of CoSENT; none before it has run."""
-    row, names = LOSSES[family][label]
+def found_runs(family: str, label: str, corpus: str) -> tuple[str, str, list[Result]]:
+    """The study and the row of it that a row of `LOSSES` is on a corpus, and its runs of the seeds of CoSENT, if any."""
+    rows, names = LOSSES[family][label]
     of_cosent = next(studies for other, studies in LOSSES[family].values() if other == "cosent")
     seeds = next((runs for name in of_cosent if (runs := seeds_of(name, "cosent", corpus))), {})
-    for name in names:
+    for name, row in product(names, rows.split("|")):
         if runs := seeds_of(name, row, corpus):
-            return name, [run for seed, run in sorted(runs.items()) if seed in seeds]
-    return "", []
+            return name, row, [run for seed, run in sorted(runs.items()) if seed in seeds]
+    return "", "", []
 
 
 def seeds_of(name: str, row: str, corpus: str) -> dict[int, Result]:
@@ -126,37 +127,42 @@ def losses_table(study: Study) -> str:
     recall: list[list[Cell]] = []
     losses = LOSSES[study.name]
     cosent = next(label for label, (row, _) in losses.items() if row == "cosent")
-    reference = {corpus: study_and_runs(study.name, cosent, corpus) for corpus in CORPORA}
-    most = max(len(runs) for _, runs in reference.values())
-    for label, (row, _) in losses.items():
-        ranks, finds, seeds = [], [], 0
-        for corpus, (first, _) in reference.items():
-            name, runs = study_and_runs(study.name, label, corpus)
+    reference = {corpus: found_runs(study.name, cosent, corpus) for corpus in CORPORA}
+    seeds = {corpus: len(runs) for corpus, (*_, runs) in reference.items()}
+    for label in losses:
+        ranks, finds, fewer = [], [], set()
+        for corpus, (first, _, _) in reference.items():
+            name, row, runs = found_runs(study.name, label, corpus)
             if not runs:
                 ranks, finds = [*ranks, None, None], [*finds, None]
                 continue
             names = name if name == first else f"{name} + {first}"
             found = [run.test(corpus, "recall_at_10") for run in runs]
-            seeds, cell = len(runs), None if None in found else times_100([statistics.mean(map(float, found))])
+            cell = None if None in found else times_100([statistics.mean(map(float, found))])
+            fewer |= {len(runs)} - {seeds[corpus]}
             gaps: list[Cell] = [None, None]
             for place, metric in enumerate(("spearman", "recall_at_10")):
                 if label != cosent and (place == 0 or all(corpus in run.queries for run in runs)):
                     gaps[place] = interval_of(difference(names, (row, "cosent"), corpus, metric))
             ranks += [tested(corpus)(runs), gaps[0]]
             finds.append(cell if gaps[1] is None else f"{cell}, {gaps[1]}")
-        if seeds:  # it has been run
-            few = f" ({seeds} seed{'s' * (seeds > 1)})" if seeds != most else ""
+        if any(ranks):  # it has been run
+            few = f" ({min(fewer)} seed{'s' * (min(fewer) > 1)})" if fewer else ""
             spearman.append([f"{label}{few}", *ranks])
             recall.append([f"{label}{few}", *finds])
+    each = len(set(seeds.values())) > 1
+    heads = {c: f"{name}, {seeds[c]} seed{'s' * (seeds[c] > 1)}" if each else name for c, name in CORPORA.items()}
     header = ["test Spearman x100"]
-    for name in CORPORA.values():
-        header += [name, "minus CoSENT [95%]"]
+    for head in heads.values():
+        header += [head, "minus CoSENT [95%]"]
     rows = [row for row in recall if any(row[1:])]
-    tables = [markdown_table(header, spearman), markdown_table(["Recall@10, minus CoSENT", *CORPORA.values()], rows)]
+    tables = [markdown_table(header, spearman), markdown_table(["Recall@10, minus CoSENT", *heads.values()], rows)]
+    most = max(seeds.values())
     means = "One seed, differences with 95% intervals over test rows."
     if most > 1:
-        means = f"Means ± standard deviations over {most} seeds, differences with 95% intervals."
-    studies = [study_of(name) for name in dict.fromkeys(name for name, _ in reference.values() if name)]
+        over = "seeds" if each else f"{most} seeds"
+        means = f"Means ± standard deviations over {over}, differences with 95% intervals."
+    studies = [study_of(name) for name in dict.fromkeys(name for name, *_ in reference.values() if name)]
     results = [run for each in studies if each for run in each.results]
     return "\n\n".join([*tables, f"{means} {protocol(results, study.tune)}"])
 
@@ -168,7 +174,7 @@ def interval_of(found: dict) -> str:
 @styled
 def thresholds_picture() -> str:
     """A panel for each corpus and a row for each loss: a dot per seed, a bar at their mean."""
-    losses = [label for label in LOSSES["thresholds"] if study_and_runs("thresholds", label, "stsb")[1]]
+    losses = [label for label in LOSSES["thresholds"] if found_runs("thresholds", label, "stsb")[2]]
     first = canvas("STS-B", "", 2.2)
     figure = first.figure
     figure.set_size_inches(8, 2.2)
@@ -180,7 +186,7 @@ def thresholds_picture() -> str:
         axes.set_xlabel("test Spearman x100", color=FAINT)
         place_rows(axes, [label if place == 0 else "" for label in losses])
         for row, label in enumerate(losses):
-            values = [100 * (run.test(corpus) or 0.0) for run in study_and_runs("thresholds", label, corpus)[1]]
+            values = [100 * (run.test(corpus) or 0.0) for run in found_runs("thresholds", label, corpus)[2]]
             color = COLORS[1] if LOSSES["thresholds"][label][0] in COMPARING else COLORS[0]
             axes.plot(values, [row] * len(values), "o", color=color, alpha=0.55, markersize=4)
             if values:

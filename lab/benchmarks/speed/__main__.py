@@ -3,7 +3,7 @@
     python -m lab.benchmarks.speed --corpus data/stsb data/atec data/lcqmc data/pawsx --output lab/results/speed.json
 
 About 25 minutes on 2 CPU cores, which must be quiet: seconds of the wall are counted. `OMP_NUM_THREADS=1` measures one
-thread, in processor seconds, and `--busy 1` keeps another process busy meanwhile. `--only train encode` and `--encoder
+thread, in processor seconds, in rows of their own, and `--busy 1` keeps another process busy meanwhile. `--only train encode` and `--encoder
 mini` measure a part and keep the other rows of the file; `--repeats 1 --quick` tries everything in 3 minutes.
 """
 
@@ -62,7 +62,8 @@ def main() -> None:
     result = {"sgemm_flops": peak_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
     result |= asdict(environment()) | {"busy": args.busy, "load": round(os.getloadavg()[0], 1)}
     keep = (args.only or args.encoder) and Path(args.output).is_file()
-    kept = json.loads(Path(args.output).read_text(encoding="utf-8"))["rows"] if keep else []
+    stored = json.loads(Path(args.output).read_text(encoding="utf-8")) if keep else {"rows": []}
+    kept = [{"threads": stored["threads"]} | row for row in stored["rows"]]
     for job in tqdm(jobs, unit="row"):
         with ExitStack() as stack:
             for _ in range(args.busy):
@@ -72,7 +73,7 @@ def main() -> None:
         for side in measured:
             if side != "theirs":
                 row = summarise(job, side, measured, result["sgemm_flops"])
-                result["rows"].append(row | {"commit": result["commit"]})
+                result["rows"].append(row | {"commit": result["commit"], "threads": result["threads"]})
         Path(args.output).parent.mkdir(parents=True, exist_ok=True)
         merged = json.dumps(result | {"rows": merge(kept, result["rows"])}, indent=1)
         Path(args.output).write_text(merged + "\n", encoding="utf-8")
@@ -81,7 +82,7 @@ def main() -> None:
 
 def merge(kept: list[dict], rows: list[dict]) -> list[dict]:
     """Rows of an earlier run, each in its place, with those that were measured anew."""
-    key = itemgetter("task", "encoder", "corpus")
+    key = itemgetter("task", "encoder", "corpus", "threads")
     anew = {key(row): row for row in rows}
     return [anew.pop(key(row), row) for row in kept] + list(anew.values())
 
@@ -160,22 +161,25 @@ def speed_table(result: dict) -> str:
     """Speed against sentence-transformers: medians, ratio, memory, and the largest difference of results."""
     header = ["task", "encoder", "data", "ours", "theirs", "ratio", "MiB, ours / theirs", "largest difference"]
     rows: list[list[Cell]] = []
-    for row in result["rows"]:
+    counts = [row.get("threads", result["threads"]) for row in result["rows"]]
+    for row, threads in zip(result["rows"], counts, strict=True):
+        task = f"{row['task']}, 1 thread" if threads < max(counts) else row["task"]
         data, ours = f"{row['corpus']} {row['split']}", f"{row['ours']:.4g}"
         theirs = f"{row['theirs']:.4g} {row['unit'].replace('_per_second', '/s')}"
         memory = f"{row['ours_mib']:.0f} / {row['theirs_mib']:.0f}"
         difference = f"{row['largest_difference']:.0e}"
         share = f"{row['sgemm_share']:.0%}" if "sgemm_share" in row else None
         ratio = f"{row['ratio']:.2f}"
-        rows.append([row["task"], row["encoder"], data, ours, theirs, ratio, memory, difference, share])
+        rows.append([task, row["encoder"], data, ours, theirs, ratio, memory, difference, share])
     ratios = [(place, header.index("ratio")) for place in range(len(rows))]
-    threads = "1 thread, in processor seconds" if result["threads"] == 1 else f"{result['threads']} threads"
+    threads = f"{max(counts)} threads" if max(counts) > 1 else ""
+    alone = "1 thread in processor seconds" if min(counts) == 1 else ""
     beside = ", next to a busy process" if result.get("busy") else ""
     commits = ", ".join(dict.fromkeys(shortened(row["commit"]) for row in result["rows"]))
     return (
         f"{markdown_table([*header, 'sgemm peak'], rows, strong=ratios)}\n\n"
         f"Medians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
-        f"{threads}{beside}, {result['when']}, commit {commits}."
+        f"{', '.join(filter(None, (threads, alone)))}{beside}, {result['when']}, commit {commits}."
     )
 
 
