@@ -44,7 +44,7 @@ LOSSES: dict[str, Rows] = {  # by the study that a page names
     "public_stsb": {
         "untuned": ("cosent before training", PUBLIC),
         "CoSENT": ("cosent", PUBLIC),
-        "Sentence-BERT's head": ("sbert", PUBLIC),
+        "Sentence-BERT's head": ("sbert|sbert_faster", PUBLIC),
         "regression of the cosine": ("sbert_regression", PUBLIC),
         "logistic, threshold fixed at the mean cosine of the first batch": ("logistic_mean", PUBLIC),
         "logistic, threshold and scale learnt": ("logistic_line", PUBLIC),
@@ -105,7 +105,7 @@ def retrieval_table(study: Study) -> str:
 
 
 def found_runs(family: str, label: str, corpus: str) -> tuple[str, str, list[Result]]:
-    """The study and the row of it that a row of `LOSSES` is on a corpus, and its runs of the seeds of CoSENT, if any."""
+    """The study, and its row, of a row of `LOSSES` on a corpus, and its runs of the seeds of CoSENT, if any."""
     rows, names = LOSSES[family][label]
     of_cosent = next(studies for other, studies in LOSSES[family].values() if other == "cosent")
     seeds = next((runs for name in of_cosent if (runs := seeds_of(name, "cosent", corpus))), {})

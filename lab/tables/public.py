@@ -78,7 +78,7 @@ def public_picture(theme: str) -> str:
             axes.annotate(f"{of_row[corpus]:.1f}", (of_row[corpus], place), **shift)
     names = {
         "published: all pairs, five epochs": "s",
-        "measured here: one epoch of at most 10,000 pairs, one seed": "o",
+        "measured here: at most 10,000 pairs once, but for the last row": "o",
     }
     style = {"linestyle": "none", "color": faint, "markersize": 7}
     handles = [Line2D([], [], marker=marker, label=name, **style) for name, marker in names.items()]

@@ -3,8 +3,9 @@
     python -m lab.benchmarks.speed --corpus data/stsb data/atec data/lcqmc data/pawsx --output lab/results/speed.json
 
 About 25 minutes on 2 CPU cores, which must be quiet: seconds of the wall are counted. `OMP_NUM_THREADS=1` measures one
-thread, in processor seconds, in rows of their own, and `--busy 1` keeps another process busy meanwhile. `--only train encode` and `--encoder
-mini` measure a part and keep the other rows of the file; `--repeats 1 --quick` tries everything in 3 minutes.
+thread, in processor seconds and rows of its own, and `--busy 1` keeps another process busy meanwhile. `--only train
+encode` and `--encoder mini` measure a part and keep the other rows of the file; `--repeats 1 --quick` tries everything
+in 3 minutes.
 """
 
 import argparse
