@@ -150,8 +150,8 @@ def losses_table(study: Study) -> str:
             few = f" ({min(fewer)} seed{'s' * (min(fewer) > 1)})" if fewer else ""
             spearman.append([f"{label}{few}", *ranks])
             recall.append([f"{label}{few}", *finds])
-    each = len(set(seeds.values())) > 1
-    heads = {c: f"{name}, {seeds[c]} seed{'s' * (seeds[c] > 1)}" if each else name for c, name in CORPORA.items()}
+    uneven = len(set(seeds.values())) > 1
+    heads = {c: f"{name}, {seeds[c]} seed{'s' * (seeds[c] > 1)}" if uneven else name for c, name in CORPORA.items()}
     header = ["test Spearman x100"]
     for head in heads.values():
         header += [head, "minus CoSENT [95%]"]
@@ -160,7 +160,7 @@ def losses_table(study: Study) -> str:
     most = max(seeds.values())
     means = "One seed, differences with 95% intervals over test rows."
     if most > 1:
-        over = "seeds" if each else f"{most} seeds"
+        over = "seeds" if uneven else f"{most} seeds"
         means = f"Means ± standard deviations over {over}, differences with 95% intervals."
     studies = [study_of(name) for name in dict.fromkeys(name for name, *_ in reference.values() if name)]
     results = [run for each in studies if each for run in each.results]

@@ -63,8 +63,7 @@ def main() -> None:
     result = {"sgemm_flops": peak_flops(), "repeats": args.repeats, "when": time.strftime("%Y-%m-%d"), "rows": []}
     result |= asdict(environment()) | {"busy": args.busy, "load": round(os.getloadavg()[0], 1)}
     keep = (args.only or args.encoder) and Path(args.output).is_file()
-    stored = json.loads(Path(args.output).read_text(encoding="utf-8")) if keep else {"rows": []}
-    kept = [{"threads": stored["threads"]} | row for row in stored["rows"]]
+    kept = json.loads(Path(args.output).read_text(encoding="utf-8"))["rows"] if keep else []
     for job in tqdm(jobs, unit="row"):
         with ExitStack() as stack:
             for _ in range(args.busy):
@@ -162,9 +161,9 @@ def speed_table(result: dict) -> str:
     """Speed against sentence-transformers: medians, ratio, memory, and the largest difference of results."""
     header = ["task", "encoder", "data", "ours", "theirs", "ratio", "MiB, ours / theirs", "largest difference"]
     rows: list[list[Cell]] = []
-    counts = [row.get("threads", result["threads"]) for row in result["rows"]]
-    for row, threads in zip(result["rows"], counts, strict=True):
-        task = f"{row['task']}, 1 thread" if threads < max(counts) else row["task"]
+    counts = {row["threads"] for row in result["rows"]}
+    for row in result["rows"]:
+        task = f"{row['task']}, 1 thread" if row["threads"] < max(counts) else row["task"]
         data, ours = f"{row['corpus']} {row['split']}", f"{row['ours']:.4g}"
         theirs = f"{row['theirs']:.4g} {row['unit'].replace('_per_second', '/s')}"
         memory = f"{row['ours_mib']:.0f} / {row['theirs_mib']:.0f}"
@@ -173,14 +172,15 @@ def speed_table(result: dict) -> str:
         ratio = f"{row['ratio']:.2f}"
         rows.append([task, row["encoder"], data, ours, theirs, ratio, memory, difference, share])
     ratios = [(place, header.index("ratio")) for place in range(len(rows))]
-    threads = f"{max(counts)} threads" if max(counts) > 1 else ""
-    alone = "1 thread in processor seconds" if min(counts) == 1 else ""
+    threads = ", ".join(
+        "1 thread in processor seconds" if count == 1 else f"{count} threads" for count in sorted(counts, reverse=True)
+    )
     beside = ", next to a busy process" if result.get("busy") else ""
     commits = ", ".join(dict.fromkeys(shortened(row["commit"]) for row in result["rows"]))
     return (
         f"{markdown_table([*header, 'sgemm peak'], rows, strong=ratios)}\n\n"
         f"Medians of {result['repeats']} interleaved measurements, each in its own process; {result['device']}, "
-        f"{', '.join(filter(None, (threads, alone)))}{beside}, {result['when']}, commit {commits}."
+        f"{threads}{beside}, {result['when']}, commit {commits}."
     )
 
 
