@@ -2,6 +2,8 @@
 
 import gzip
 import tracemalloc
+import zipfile
+from datetime import UTC, datetime
 
 import openpyxl
 import pyarrow as pa
@@ -29,6 +31,10 @@ def test_every_format_keeps_what_was_written(tmp_path, ending):
     table = pairs(tmp_path / f"t{ending}", ["q1", "q2"])
     assert table.names == ("id", "q1", "q2") and list(table.rows()) == ROWS
     assert list(table.rows(["q2", "q1"])) == [{"q2": row["q2"], "q1": row["q1"]} for row in ROWS]
+    if ending != ".xlsx":  # which ends lines by LF
+        with table_writer(tmp_path / f"r{ending}", ("q1", "q2")) as write:
+            write([{"q1": "好\r走", "q2": "坏"}])
+        assert list(pairs(tmp_path / f"r{ending}", ["q1", "q2"]).rows()) == [{"q1": "好\r走", "q2": "坏"}]
 
 
 def test_a_sheet_of_excel_is_read(tmp_path):
@@ -42,6 +48,11 @@ def test_a_sheet_of_excel_is_read(tmp_path):
     book.save(tmp_path / "a.xlsx")
     table = open_table(tmp_path / "a.xlsx", ["问题"], SENTENCE, "--text_column")
     assert list(table.rows()) == [{"问题": "怎么还款", "编号": 7}, {"问题": "如何借款", "编号": None}]
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as whole, zipfile.ZipFile(tmp_path / "c.xlsx", "w") as stale:
+        for name in whole.namelist():  # the stated range is that of programs that stream their rows
+            stale.writestr(name, whole.read(name).replace(b'ref="A1:C9"', b'ref="A1"'))
+    assert b'ref="A1"' in zipfile.ZipFile(tmp_path / "c.xlsx").read("xl/worksheets/sheet1.xml")
+    assert list(open_table(tmp_path / "c.xlsx", ["问题"], SENTENCE, "--text_column").rows()) == list(table.rows())
     book["Sheet2"].append(["另一个"])
     book.save(tmp_path / "b.xlsx")
     with pytest.raises(InputError, match="Sheet, Sheet2.*--sheet"):
@@ -165,6 +176,16 @@ def test_a_table_that_is_not_finished_is_not_there(tmp_path, ending):
         with pytest.raises(InputError, match="more"), table_writer(tmp_path / f"a{ending}", ("text",)) as write:
             write([{"text": "好"}, {"text": "好", "more": 1}])
         assert not list(tmp_path.iterdir())
+
+
+def test_what_a_sheet_cannot_hold(tmp_path):
+    """Fails if a long text is cut in silence, or a time zone or a control character ends in a trace."""
+    with table_writer(tmp_path / "a.xlsx", ("time",)) as write:
+        write([{"time": datetime(2026, 1, 2, tzinfo=UTC)}])
+    assert openpyxl.load_workbook(tmp_path / "a.xlsx").active["A2"].value == "2026-01-02T00:00:00+00:00"
+    for name, value, message in (("a", "好" * 32768, "32,767 characters"), ("a\x01", "好", "control characters")):
+        with pytest.raises(InputError, match=message), table_writer(tmp_path / "b.xlsx", (name,)) as write:
+            write([{name: value}])
 
 
 def test_an_output_that_cannot_be_is_refused_before_the_work(tmp_path):

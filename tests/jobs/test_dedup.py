@@ -1,5 +1,6 @@
 """Near-duplicates: their groups, the file without them, and sentences that are never merged."""
 
+import gzip
 import json
 
 import pytest
@@ -74,8 +75,22 @@ def test_a_table_keeps_its_rows(dedup, tmp_path):
     dedup(*flags, "--output", tmp_path / "unique.csv", text="faq.csv")
     lines = (tmp_path / "unique.csv").read_text(encoding="utf-8").splitlines()
     assert lines == ["id,question,answer", *(row for n, row in enumerate(rows.splitlines()) if n != 5)]
+    (tmp_path / "rows.jsonl").write_text('{"question": "好"}\n{"question": "苹果", "id": NaN}\n', encoding="utf-8")
+    dedup("--threshold", 0.99999, "--output", tmp_path / "unique.jsonl", text="rows.jsonl")
+    assert (tmp_path / "unique.jsonl").read_text(encoding="utf-8").splitlines() == [
+        '{"question": "好"}', '{"question": "苹果", "id": null}',
+    ]  # fmt: skip
     with pytest.raises(InputError, match=r"--output .*faq\.csv"):
         dedup(*flags, "--overwrite", "--output", tmp_path / "faq.csv", text="faq.csv")
+
+
+def test_equal_sentences_are_one_at_any_threshold(dedup, tmp_path):
+    """Fails if a vector whose product with itself rounds to less than 1 is no duplicate, or .gz is written as text."""
+    lines = [f"{text}{n}" for n in range(20) for text in ("怎么还款", "今天天气很好")]
+    (tmp_path / "twice.txt").write_text("\n".join([*lines, *lines]) + "\n", encoding="utf-8")
+    dedup("--threshold", 1, "--output", tmp_path / "unique.txt.gz", text="twice.txt")
+    unique = gzip.decompress((tmp_path / "unique.txt.gz").read_bytes()).decode().splitlines()
+    assert len(unique) == len(set(unique)) <= len(lines)
 
 
 def test_a_trained_model_needs_no_threshold(dedup, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from cosent import load_model
 from cosent.data.files import PAIR, open_table
 from cosent.data.writers import table_writer
+from cosent.errors import InputError
 from cosent.jobs.generate import repeats
 from cosent.models.student import Student
 
@@ -29,6 +30,15 @@ def test_pairs_of_a_file_get_a_column_of_scores(tiny_model, tmp_path, monkeypatc
     expected = load_model(str(tiny_model)).similarity(FIRST, SECOND)
     assert [float(row["score"]) for row in rows] == pytest.approx(expected, abs=2e-6)
     assert len(set(expected.round(4))) > 3, "scores are alike: nothing was compared"
+
+
+def test_a_verdict_of_the_user_is_not_replaced(tiny_model, tmp_path, job):
+    """Fails if a column that only later lines have is overwritten by the model's."""
+    pair, file = {"sentence1": "怎么还款", "sentence2": "如何还款"}, tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in (pair, pair | {"verdict": "no"})), encoding="utf-8")
+    with pytest.raises(InputError, match="has a column verdict"):
+        job("cosent.jobs.similarity", "--model", tiny_model, "--pairs", file, "--output", tmp_path / "scored.jsonl")
+    assert not (tmp_path / "scored.jsonl").exists()
 
 
 @pytest.mark.parametrize(

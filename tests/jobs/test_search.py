@@ -61,8 +61,15 @@ def test_the_most_similar_sentences_first(search, encoder):
 
 def test_a_session_of_queries(search, tmp_path, monkeypatch):
     """Fails if several queries cannot be asked of a model that is loaded once, or a file is embedded at every call."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO("还款\n\n苹果\n"))
-    (head, *lines), said = search("--top", "1")
+
+    def typed(queries: bytes, *flags):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(queries), "ascii"))
+        return search("--top", "1", *flags)
+
+    for encoding in ("gb18030", "utf-16"):
+        with pytest.raises(InputError, match=f"line 1: .*--encoding {encoding}"):
+            typed("a你好\n".encode(encoding))
+    (head, *lines), said = typed("\ufeff还款\n\n苹果\n".encode())
     assert head.split() == ["rank", "cosine", "row", "sentence"]
     assert lines[0::2] == ["还款", "苹果"] and len(lines) == 4 and "2 queries in 7 sentences" in said
     monkeypatch.setattr("cosent.models.cache.shared", None)  # computes what is not in the cache

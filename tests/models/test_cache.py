@@ -11,6 +11,7 @@ from cosent.errors import InputError
 from cosent.models import cache as cached
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import fingerprint, pair_vectors, prune, sentence_vectors, write_array
+from cosent.models.cross_encoder import CrossEncoder
 
 FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
 
@@ -57,6 +58,14 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
         change()
         assert not (pair_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_judge_of_other_classes_or_in_bfloat16_is_another(tiny_model):
+    """Fails if a classifier whose classes were named anew keeps its old scores, or bfloat16 ends in a trace."""
+    judge = CrossEncoder.from_pretrained(str(tiny_model), num_labels=2)
+    first = fingerprint(judge)
+    judge.model.config.id2label = {0: "similar", 1: "dissimilar"}
+    assert len({first, fingerprint(judge), fingerprint(judge.to(torch.bfloat16))}) == 3
 
 
 def test_a_damaged_file_is_named(teacher, tmp_path):

@@ -79,8 +79,8 @@ def test_scores_follow_the_names_of_classes():
 
 
 def test_the_classes_of_somebody_elses_classifier(tmp_path):
-    """Fails if `--loss ce` trains class 1 as similar and scores class 0, or the score of two unnamed classes is no
-    longer logit 1 - logit 0."""
+    """Fails if `--loss ce` trains class 1 as similar and scores class 0, starts from a head upside down, or the score
+    of two unnamed classes is no longer logit 1 - logit 0."""
     folder = save_family("bert", tmp_path / "start", num_labels=2)
     scores = CrossEncoder.from_pretrained(str(folder)).similarity(LETTERS[:8], LETTERS[8:16])
     assert np.abs(scores).min() > 1e-3  # logit 1 - logit 0, see test_families.py
@@ -88,8 +88,9 @@ def test_the_classes_of_somebody_elses_classifier(tmp_path):
     write_json(folder / "config.json", read_json(str(folder), "config.json") | names)
     inverted = CrossEncoder.from_pretrained(str(folder)).similarity(LETTERS[:8], LETTERS[8:16])
     np.testing.assert_array_equal(inverted, -scores)
-    trained = CrossEncoder.from_pretrained(str(folder), num_labels=2).similarity(LETTERS[:8], LETTERS[8:16])
-    np.testing.assert_array_equal(trained, scores)
+    trained = CrossEncoder.from_pretrained(str(folder), num_labels=2)
+    np.testing.assert_array_equal(trained.similarity(LETTERS[:8], LETTERS[8:16]), inverted)
+    assert trained.model.config.id2label == {0: "dissimilar", 1: "similar"}
 
 
 @pytest.mark.matrix

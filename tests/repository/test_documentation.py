@@ -207,7 +207,7 @@ def test_the_page_for_python_runs(tmp_path, monkeypatch, tiny_model, tiny_studen
         code = code.replace(f'"{name}"', f'"{folder}"')
     monkeypatch.chdir(tmp_path)
     rows = [(first, second, 5 * label) for first, second, label in pairs[:24]]
-    prepare_corpus(tmp_path / "data/stsb", {"train": rows, "validation": rows[:12]}, "graded", 5.0)
+    prepare_corpus(tmp_path / "data/demo", {"train": rows, "validation": rows[:12]}, "graded", 5.0)
     exec(compile(code, str(page), "exec"), {})
     assert Path("runs/both/config.json").is_file()
 

@@ -4,9 +4,12 @@ import pytest
 
 from cosent.atomic import sha256_of_file
 from cosent.data.corpus import load_corpus
+from cosent.errors import InputError
+from cosent.losses import own_loss
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import read_record
-from cosent.training.arguments import PairTrainingArguments
+from cosent.training.arguments import LossArguments, PairTrainingArguments
+from cosent.training.objective import checked_parameters
 from cosent.training.trainer import PairTrainer
 from tests.support.launching import ROOT, history
 
@@ -28,6 +31,17 @@ def test_a_loss_of_ones_own_is_recorded(train, made_up):
     file = OWN.rpartition(":")[0]
     assert (record.recipe["loss"], record.recipe["loss_args"]) == (OWN, ["weight=0.5"])
     assert record.files == {file: sha256_of_file(file)}
+
+
+def test_the_values_of_parameters():
+    """Fails if a fraction is cut to the whole number of its default, or nan trains a model of nan."""
+    loss = own_loss(lambda scores, labels, margin=1, weight=2.0: scores.sum(), "mine")
+    assert checked_parameters(loss, {"margin": "0.5", "weight": 3}, "bi_encoder") == {"margin": 0.5, "weight": 3.0}
+    for value in ("nan", "inf", "five"):
+        with pytest.raises(InputError, match=f"margin={value}: expected a number like 1"):
+            checked_parameters(loss, {"margin": value}, "bi_encoder")
+    with pytest.raises(InputError, match="no flag's"):
+        LossArguments(loss_args=["sbert_classes=3"]).parameters()
 
 
 @pytest.mark.parametrize("tower", ["bi_encoder", pytest.param("cross_encoder", marks=pytest.mark.slow)])

@@ -9,7 +9,7 @@ import torch
 from datasets import ClassLabel
 from huggingface_hub import HfApi
 from peft import LoraConfig
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from cosent import (
     CrossEncoder,
@@ -140,8 +140,11 @@ def test_bad_input_is_named(rows, encoder, tiny_cross, tmp_path):
         with pytest.raises(ValueError, match=message):
             PairTrainer(**{"model": encoder, "args": arguments(tmp_path)} | case)
     cross = CrossEncoder.from_pretrained(str(tiny_cross))
-    with pytest.raises(ValueError, match="num_labels=2"):
-        PairTrainer(cross, arguments(tmp_path), loss="ce", train_dataset=rows["train"])
+    named = CrossEncoder.from_pretrained(str(tiny_cross), num_labels=2)
+    named.model.config.id2label = {0: "duplicate", 1: "not_duplicate"}  # as trained, similar would be dissimilar
+    for judge in (cross, named):
+        with pytest.raises(ValueError, match="num_labels=2"):
+            PairTrainer(judge, arguments(tmp_path), loss="ce", train_dataset=rows["train"])
     with pytest.raises(ValueError, match="metric_for_best_model loss"):
         arguments(tmp_path, metric_for_best_model="eval_loss")
 
@@ -237,6 +240,27 @@ def test_a_compiled_model_is_not_packed(rows, encoder, tmp_path):
     assert not encoder.packing
 
 
+def test_several_sets_stop_a_training_early(rows, encoder, tmp_path):
+    """Fails if callbacks never see the mean of several sets, or one trainer changes the arguments of the next."""
+    args = arguments(tmp_path, num_train_epochs=9, learning_rate=None, lr_scheduler_type="constant")
+    PairTrainer(encoder, args, train_dataset=rows["train"])
+    assert args.learning_rate is None and args.eval_strategy == "epoch"
+    sets = {"a": rows["validation"], "b": rows["train"]}
+    stopping = {"callbacks": [EarlyStoppingCallback(1)], "loss": lambda scores, labels: 0.0 * scores.sum()}
+    trainer = PairTrainer(encoder, args, train_dataset={"a": rows["train"]}, eval_dataset=sets, **stopping)
+    trainer.train()
+    assert trainer.state.epoch == 2
+
+
+def test_numbers_that_a_loss_learns_do_not_resume(rows, encoder, tmp_path):
+    """Fails if a resumed training starts such numbers anew in silence."""
+    args = arguments(tmp_path, save_strategy="steps", save_steps=2, eval_strategy="no")
+    options = {"loss": "lab/losses.py:logistic", "train_dataset": rows["train"]}
+    PairTrainer(encoder, args, **options).train()
+    with pytest.raises(ValueError, match="learns numbers of its own"):
+        PairTrainer(encoder, args, **options).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
 def test_what_users_do_with_a_trainer(rows, tiny_model, tmp_path, monkeypatch):
     """Fails if callbacks, own metrics, a cross-encoder, other datasets, resuming or the Hub do not work."""
     cross = CrossEncoder.from_pretrained(str(tiny_model), num_labels=2, max_length=64)
@@ -308,6 +332,9 @@ def test_a_student_learns_from_a_teacher_in_memory(rows, tiny_student, tiny_bi, 
     )
     with pytest.raises(ValueError, match="generation=False"):
         StudentTrainer(teacher, args, generation=True, train_dataset=rows["train"])
+    long = datasets.Dataset.from_list([{"sentence1": "款" * 80, "sentence2": "还" * 80, "label": 1.0}] * 16)
+    with pytest.raises(ValueError, match="Lower max_length to 64"):
+        StudentTrainer(student, args, train_dataset=long)
 
 
 def test_a_trial_keeps_the_cached_batch(rows, tiny_model, tmp_path):

@@ -313,7 +313,7 @@ def read_texts(paths: Iterable[str | Path], options: FileOptions = AS_USUAL) -> 
 def read_rows(
     paths: Iterable[str | Path], column: str | None = None, options: FileOptions = AS_USUAL
 ) -> Iterator[tuple[str, dict]]:
-    """Streams the texts of files, each with all columns of its row, or none where there is only one.
+    """Streams the texts of files, each with all columns of its row, or none of lines of text.
 
     An empty text is an error, so that the number of a row is its place in the file.
 
@@ -324,7 +324,7 @@ def read_rows(
         table = open_table(path, None if column is None else [column], SENTENCE, "--text_column", "--text", options)
         (name,) = table.sentences
         for row in table.rows():
-            yield row[name].strip(), row if len(row) > 1 else {}
+            yield row[name].strip(), {} if table.format == "txt" else row
 
 
 def normalized_text(text: str) -> str:

@@ -113,7 +113,7 @@ def as_written(label: object) -> str:
     """A label as text: without spaces around it, in small letters, and 1.0 as 1."""
     text = str(label).strip().lower()
     try:
-        return f"{float(text) + 0.0:g}"
+        return f"{float(text) + 0.0:.15g}"
     except ValueError:
         return text
 

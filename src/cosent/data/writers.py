@@ -4,13 +4,14 @@ import csv
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from cosent.atomic import partial_file
 from cosent.data.formats import as_text, format_of, import_openpyxl, known_format
 from cosent.errors import InputError
 
-XLSX_ROWS = 1_048_576  # with the names
+XLSX_ROWS, XLSX_CHARACTERS = 1_048_576, 32_767  # with the names; of a cell
 
 Write = Callable[[list[dict]], None]
 
@@ -64,7 +65,7 @@ def _text_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
         if format_of(path) == "jsonl":
             yield lambda rows: file.writelines(as_text(row) + "\n" for row in rows)
             return
-        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer = csv.DictWriter(file, names, lineterminator="\r\n")
         writer.writeheader()
         yield writer.writerows
 
@@ -74,14 +75,16 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
     openpyxl = import_openpyxl(path)
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet()
-    sheet.append(list(names))
-    count = 1
+    count = 0
 
     def cell(value: object) -> object:
         """A value as a cell: lists become JSON, and text stays text, also where it begins with `=`."""
         value = as_text(value) if isinstance(value, list | dict) else value
+        value = value.isoformat() if isinstance(value, datetime) and value.tzinfo else value  # Excel has no zones
         if not isinstance(value, str):
             return value
+        if len(value) > XLSX_CHARACTERS:
+            raise InputError(f"{path}: a cell of xlsx holds {XLSX_CHARACTERS:,} characters, got more. Write .csv.")
         text = openpyxl.cell.WriteOnlyCell(sheet, value)
         text.data_type = "s"
         return text
@@ -98,6 +101,7 @@ def _xlsx_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
             raise InputError(f"{path}: xlsx has no control characters, got {str(error)!r}. Write .csv.") from error
 
     try:
+        write([dict(zip(names, names, strict=True))])
         yield write
     except BaseException:
         sheet.close()  # else its generator ends whenever it is collected, and complains

@@ -63,6 +63,8 @@ def fit_rules(model, corpora: list, prompts: tuple[str, str]) -> dict:
 
     scored = {}
     for corpus in corpora:
+        if corpus.manifest.name in scored:
+            raise InputError(f"Two corpora are called {corpus.manifest.name}. Prepare one under another name.")
         labels = corpus.labels("validation")
         if len(set(labels)) < 2:
             raise InputError(f"{corpus.folder}: every validation label is {labels[0]:g}. Add pairs of the other one.")

@@ -8,6 +8,7 @@ line, or in a table (csv, xlsx, ...) with the other columns of their rows. A tab
 other thresholds drop. Sentences with other numbers, codes or negations are never merged.
 """
 
+import gzip
 import json
 import re
 import sys
@@ -131,8 +132,8 @@ def write_rows(output: str, index, rows: np.ndarray) -> None:
         records = [index.columns[row] or {"text": index.sentences[row]} for row in rows]
         with table_writer(output, list(dict.fromkeys(name for record in records for name in record))) as write:
             return write(records)
-    lines = (re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in rows)
-    write_atomically(output, "".join(lines))
+    text = "".join(re.sub(r"[\r\n]+", " ", index.sentences[row]) + "\n" for row in rows)
+    write_atomically(output, gzip.compress(text.encode()) if output.lower().endswith(".gz") else text)
 
 
 def print_groups(index, owner: np.ndarray, cosine: np.ndarray, as_json: bool) -> None:
@@ -257,7 +258,7 @@ def representatives(
         Rows of the representatives, int64, and the dot products with them, float32, 1 for a row that represents itself;
         each of shape `(thresholds, rows)`.
     """
-    limits = np.asarray(thresholds, np.float32)
+    limits = np.minimum(np.asarray(thresholds, np.float32), np.float32(1 - 1e-6))  # a unit vector with itself
     bound = np.nextafter(limits.min(), np.float32(-np.inf))
     every = np.arange(len(vectors))
     owner, cosine = np.tile(every, (len(limits), 1)), np.ones((len(limits), len(vectors)), np.float32)

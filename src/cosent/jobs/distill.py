@@ -93,7 +93,7 @@ def main(
             prompt=prompt_args.prompt,
             prompt_name=prompt_args.prompt_name,
         )
-        arguments = (args, model_args, prompt_args, data_args, distill_args)
+        arguments = (model_args, prompt_args, data_args, distill_args)
         run_training(start, trainer, corpora, arguments, synonyms=trainer.synonyms)
 
 

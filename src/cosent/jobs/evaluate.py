@@ -231,7 +231,8 @@ def measure_search(args: EvaluateArguments, rows: list[tuple[str, dict]], querie
     result |= {"text": args.text, "sentences": len(rows)}
     result |= {"flag": answers.flag, "thresholds": answers.over_thresholds()}
     lines = [head, *answers.table(), *([f"no probabilities: {reason}"] if reason else [])]
-    return Measured(result, lines, {"nearest_right": answers.right[answers.answerable].astype(np.float64)})
+    right = answers.right[answers.answerable].astype(np.float64)
+    return Measured(result, lines, {"nearest_right": right} if answered else {})
 
 
 def differences(first: Measured, second: Measured, rows) -> Gaps:

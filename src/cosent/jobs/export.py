@@ -64,7 +64,8 @@ def main(args: ExportArguments) -> None:
             raise InputError(f"--int8: {args.model} is a lookup, which has no matrix products. Leave it out.")
         corpus = None if args.corpus is None else load_corpus(args.corpus, args.data_dir)
         prompts = model.prompts.sides()
-        rule, _ = rule_for(args.model, prompts, args.corpus if args.corpus in decision_rules(args.model) else None)
+        name = None if corpus is None else corpus.manifest.name
+        rule, _ = rule_for(args.model, prompts, name if name in decision_rules(args.model) else None)
         rule = rule if args.truncate_dim is None else None  # of other vectors
         with complete_folder(args.output) as folder:
             settings = {

@@ -10,7 +10,7 @@ from operator import itemgetter
 from cosent.data.formats import is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
-from cosent.flags import REQUIRED, option
+from cosent.flags import REQUIRED, option, refuse_below_1
 from cosent.jobs.arguments import ModelSource, choose_device
 
 RANKER = "similar"
@@ -31,6 +31,7 @@ class GenerateArguments(ModelSource):
 def main(args: GenerateArguments) -> None:
     if any(map(is_blank, args.sentences)):
         raise InputError("One of the sentences is empty. Leave it out.")
+    refuse_below_1(args, "top")
     resolve(args.model)  # before imports that take seconds
     from cosent.models.student import Student
 

@@ -11,12 +11,13 @@ Without --query, queries are read from standard input, one a line. --rerank reor
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import filterfalse, islice
+from itertools import islice
+from typing import Any
 
-from cosent.data.formats import is_blank
+from cosent.data.formats import is_blank, undecoded
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1
@@ -65,10 +66,22 @@ def main(args: SearchArguments) -> None:
     queries, at_once = iter(args.query or []), QUERIES
     if not args.query:
         print(f"{len(index):,} sentences; a query a line, Ctrl-D ends", file=sys.stderr)
-        queries = filterfalse(is_blank, map(str.strip, iter(sys.stdin.readline, "")))
+        queries = typed(args.options.encoding)
         at_once = 1 if sys.stdin.isatty() else QUERIES
     while part := list(islice(queries, at_once)):
         answer(part, search, len(index), args)
+
+
+def typed(encoding: str) -> Iterator[str]:
+    """The lines of standard input that are not blank; a file there is checked as files of texts are."""
+    stdin: Any = sys.stdin
+    if not stdin.isatty():
+        stdin.reconfigure(encoding="utf-8-sig" if encoding == "utf-8" else encoding, errors="surrogateescape")
+    for number, line in enumerate(iter(stdin.readline, ""), start=1):
+        if fault := undecoded(line, None, encoding):
+            raise InputError(f"Standard input, line {number}: {fault}. {fault.remedy}")
+        if not is_blank(line):
+            yield line.strip()
 
 
 def check_arguments(args: SearchArguments) -> None:

@@ -45,7 +45,7 @@ class SimilarityArguments(OutputFile, PairsFile, PromptArguments, ModelSource):
 
 def main(args: SimilarityArguments) -> None:
     table = checked_table(args)  # before imports that take seconds
-    rows = pair_up(args.sentences or []) if table is None else table.rows()
+    rows = pair_up(args.sentences or []) if table is None else unscored(table) if args.output else table.rows()
     model = open_model(args)
     from tqdm.auto import tqdm
 
@@ -87,9 +87,15 @@ def checked_table(args: SimilarityArguments) -> Table | None:
     table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs", args.options)
     if args.output:
         check_output(args.output, args.pairs, args.overwrite)
-        if taken := set(ADDED) & set(table.names):
-            raise InputError(f"{args.pairs} has a column {taken.pop()}, which --output adds. Rename it in the file.")
     return table
+
+
+def unscored(table: Table) -> Iterator[dict]:
+    """The rows of a table; refuses one with a column that the output adds."""
+    for row in table.rows():
+        if taken := row.keys() & set(ADDED):
+            raise InputError(f"{table.path} has a column {min(taken)}, which --output adds. Rename it in the file.")
+        yield row
 
 
 def rule_and_note(args: SimilarityArguments, prompts: tuple[str, str]) -> tuple[DecisionRule | None, str]:

@@ -60,7 +60,7 @@ def main(
             prompt_name=prompt_args.prompt_name,
             peft_config=model_args.peft_config(),
         )
-        arguments = (args, model_args, prompt_args, data_args, loss_args)
+        arguments = (model_args, prompt_args, data_args, loss_args)
         learnt = {
             name: objective.learnt for name, objective in trainer.objectives.items() if objective.learnt is not None
         }

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from cosent.atomic import flush, partial_file
@@ -127,7 +128,7 @@ def fingerprint(model: nn.Module, rows: Iterable = ()) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())  # bfloat16 too
     digest.update(model.rules.encode())
     for row in rows:
         digest.update(repr(row).encode())  # in quotes: no two lists are alike

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,16 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
             "id2label in its config.json, e.g. to similar and dissimilar."
         )
     return similar[0], dissimilar[0]
+
+
+def order_classes(model: nn.Module) -> None:
+    """Puts the logits of a head in the order of the labels, in which losses read them, if its classes are known."""
+    with suppress(InputError):
+        similar, dissimilar = scored_classes(model.config.id2label)
+        order = sorted(model.config.id2label, key=lambda place: (place == similar) - (place == dissimilar))
+        head = [each for each in model.modules() if isinstance(each, nn.Linear) and each.out_features == len(order)][-1]
+        for values in head.parameters():
+            values.data = values.data[order]
 
 
 def name_classes(config) -> None:
@@ -135,7 +146,7 @@ class CrossEncoder(TextModel):
 
         Args:
             num_labels: number of logits, for training; default: as in the folder. A head of another size is replaced,
-                and classes are named in the order of the labels.
+                and classes are put and named in the order of the labels.
             segment_ids: `tokenizer`: as the tokenizer numbers them; `zero`: all 0, also wherever the folder is served.
             The others: see `TextModel`.
         """
@@ -161,6 +172,8 @@ class CrossEncoder(TextModel):
             options = {} if segment_ids == "tokenizer" else {"model_input_names": ["input_ids", "attention_mask"]}
             tokenizer = load_tokenizer(path, model, **options)
             if num_labels is not None:
+                if has_head:
+                    order_classes(model)
                 name_classes(model.config)
             if "score" in dict(model.named_children()):  # transformers' name of the head of decoders
                 find_last_token(model.config, tokenizer, fresh=not has_head)
@@ -174,6 +187,10 @@ class CrossEncoder(TextModel):
     @property
     def backbone(self) -> nn.Module:
         return self.model.base_model
+
+    @property
+    def rules(self) -> str:
+        return repr((super().rules, scored_classes(self.model.config.id2label)))
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
     prefixes: Prefixes  # in front of them, as the encoder reads them: a cross-encoder has one
     prompts: Prompts  # of the model once it is trained
     meanings: dict[str, Labels]  # of the labels, by dataset
+    control: Any
 
     def __init__(
         self,
@@ -149,7 +151,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
         compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = None,
         **kwargs,
     ):
-        self.args = args  # `evaluation_set` reads it before Trainer has set it
+        self.args = args = copy(args)  # which a second trainer may get too; `evaluation_set` reads it
         self.at_first_validation: dict[str | None, Callable[[dict], None]] = {}  # by dataset: called with predictions
         choose_learning_rate(args, self.encoder, lora=adapter is not None)
         with args.main_process_first(desc="tokenising"):  # the other processes read its cache
@@ -257,6 +259,7 @@ class GlobalBatchTrainer(GlobalLossTrainer):
                     means[f"{metric_key_prefix}_{metric}"] = sum(values) / len(values)
             self.log(means)
             metrics |= means
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:

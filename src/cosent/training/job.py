@@ -95,11 +95,11 @@ def run_training(
     """Trains, evaluates, saves, checks and publishes a model.
 
     Args:
-        arguments: argument dataclasses of the job, `TrainingArguments` first.
+        arguments: argument dataclasses of the job, but those of the trainer.
         code: files of the user's own code that the run depends on.
         facts: further fields of the record.
     """
-    args = trainer.args
+    args, arguments = trainer.args, (trainer.args, *arguments)
     training, evaluated, run_recipe = corpora.training, list(corpora.by_name.values()), recipe(*arguments)
     records = {name: CorpusRecord.of(corpus.folder) for name, corpus in corpora.by_name.items()}
     terms = terms_of(

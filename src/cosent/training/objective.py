@@ -112,9 +112,11 @@ def checked_parameters(loss: Loss, options: dict[str, Any], tower: str) -> dict[
                 f"{', '.join(accepted) or 'no parameters'}. Leave it out."
             )
         try:
-            values[key] = type(accepted[key])(value)
-        except ValueError as error:
+            number = float(value)
+            whole = int(number)  # not of nan or inf
+        except (ValueError, OverflowError) as error:
             raise InputError(f"{flag}={value}: expected a number like {accepted[key]}, its default.") from error
+        values[key] = whole if isinstance(accepted[key], int) and whole == number else number
         if key in ABOVE_0 and values[key] <= 0:
             raise InputError(f"{flag} must be above 0, got {values[key]:g}.")
     return values

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from cosent.compute.packing import max_tokens
 from cosent.data.corpus import labels_of
 from cosent.data.labels import Labels
 from cosent.data.pairs import NO_PREFIXES, PairCollator, collated_targets
@@ -206,6 +207,13 @@ class StudentTrainer(GlobalBatchTrainer):
             labels_read = synonyms.astype(np.float32)
             targets = {"synonyms": synonyms, "row": np.arange(len(joined))}
             pairs = pair_dataset(joined, encoder, self.prefixes, "train", labels_read, **targets)
+        positions = max_tokens(encoder.backbone.config)
+        tokens = sum(np.diff(offsets) for _, offsets in pairs.columns)[synonyms] - 1  # the target without its [CLS]
+        if self.generation and tokens.max() > positions:
+            raise InputError(
+                f"The student reads both sentences of a pair in a row: {tokens.max()} tokens, and it has {positions} "
+                f"positions. Lower max_length to {(positions + 1) // 2}."
+            )
         self.similarity_loss: Callable[..., torch.Tensor] = lambda embeddings, teacher: synonym_loss(embeddings)
         if teacher is not None:
             teacher = (load_model(teacher) if isinstance(teacher, str) else teacher).to(args.device)

@@ -12,7 +12,7 @@ from cosent.data.labels import Labels
 from cosent.errors import InputError
 from cosent.models import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
-from cosent.models.cross_encoder import CrossEncoder
+from cosent.models.cross_encoder import CrossEncoder, scored_classes
 from cosent.models.folder import refuse_adapter
 from cosent.models.lora import add_adapter
 from cosent.models.text_model import TextModel
@@ -142,6 +142,15 @@ class PairTrainer(GlobalBatchTrainer):
             self.adapter = add_adapter(module, inner, self.peft_config, seed)
         return module
 
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        learning = [name for name, objective in self.objectives.items() if objective.learnt is not None]
+        if resume_from_checkpoint is not None and learning:
+            raise InputError(
+                f"The loss of {learning[0]} learns numbers of its own, which checkpoints do not hold. Start anew: pass "
+                "--overwrite_output_dir, or no resume_from_checkpoint."
+            )
+        return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+
     def call_model_init(self, trial=None) -> nn.Module:
         """The module of a trial of `hyperparameter_search`."""
         return self.prepared(super().call_model_init(trial), self.args.seed)
@@ -198,14 +207,14 @@ def build_objectives(
 
 
 def check_logits(encoder: TextModel, objectives: Mapping[str, Objective]) -> None:
-    """Refuses a cross-encoder with another number of logits than its loss reads."""
+    """Refuses a cross-encoder whose logits are not as many as its loss reads, or not in the order of the labels."""
     for objective in objectives.values():
         if isinstance(encoder, CrossEncoder) and "logits" in objective.outputs:
-            classes = encoder.model.config.num_labels
-            if classes != objective.classes:
+            names, classes = encoder.model.config.id2label, objective.classes
+            if len(names) != classes or (classes > 1 and scored_classes(names) != (classes - 1, 0)):
                 raise InputError(
-                    f"--loss {objective.name} reads {objective.classes} logits, the cross-encoder has {classes}. Load "
-                    f"it with num_labels={objective.classes}."
+                    f"--loss {objective.name} reads {classes} logits, in the order of the labels; the cross-encoder "
+                    f"has {len(names)}: {', '.join(names.values())}. Load it with num_labels={classes}."
                 )
 
 
