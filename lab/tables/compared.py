@@ -49,6 +49,7 @@ LOSSES: dict[str, Rows] = {  # by the study that a page names
         "logistic, threshold fixed at the mean cosine of the first batch": ("logistic_mean", PUBLIC),
         "logistic, threshold and scale learnt": ("logistic_line", PUBLIC),
         "CoSENT, all pairs": ("cosent|two_epochs|one_epoch", ("public_all",)),
+        "CoSENT on NLI, 50,000 pairs": ("nli", ("public_all",)),
         "CoSENT, LoRA": ("cosent_lora", ("public_lora",)),
         "cross-encoder, CoSENT": ("cosent", CROSS),
         "cross-encoder, cross entropy": ("ce", CROSS),

@@ -34,10 +34,10 @@ def test_a_loss_of_ones_own_is_recorded(train, made_up):
 
 
 def test_the_values_of_parameters():
-    """Fails if a fraction is cut to the whole number of its default, or nan trains a model of nan."""
+    """Fails if a fraction is cut to a whole number like its default, or nan trains a model of nan."""
     loss = own_loss(lambda scores, labels, margin=1, weight=2.0: scores.sum(), "mine")
-    assert checked_parameters(loss, {"margin": "0.5", "weight": 3}, "bi_encoder") == {"margin": 0.5, "weight": 3.0}
-    for value in ("nan", "inf", "five"):
+    assert checked_parameters(loss, {"margin": "2", "weight": 3}, "bi_encoder") == {"margin": 2, "weight": 3.0}
+    for value in (0.5, "nan", "inf", "five"):
         with pytest.raises(InputError, match=f"margin={value}: expected a number like 1"):
             checked_parameters(loss, {"margin": value}, "bi_encoder")
     with pytest.raises(InputError, match="no flag's"):

@@ -324,7 +324,8 @@ def read_rows(
         table = open_table(path, None if column is None else [column], SENTENCE, "--text_column", "--text", options)
         (name,) = table.sentences
         for row in table.rows():
-            yield row[name].strip(), {} if table.format == "txt" else row
+            values = {} if table.format == "txt" else row
+            yield row[name].strip(), {key: None if value != value else value for key, value in values.items()}  # no NaN
 
 
 def normalized_text(text: str) -> str:

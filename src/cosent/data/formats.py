@@ -181,7 +181,7 @@ def quoted(number: int, text: str) -> RowError | None:
 def _json_row(text: str) -> dict | RowError:
     expected = "one JSON object per line"
     try:
-        value = json.loads(text, parse_constant=lambda name: None)  # NaN, as Python writes it, is no JSON
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         if text.strip() in ("{", "["):
             return RowError(expected, "one value over several lines", JSON_LINES)
@@ -240,7 +240,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Record]
     with open_parquet(path) as file, reading(path, advice="Copy it again."):
         batches = file.iter_batches(batch_size=PARQUET_ROWS, columns=columns and list(columns))
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-            yield number, "", {name: None if value != value else value for name, value in row.items()}  # of NaN
+            yield number, "", row
 
 
 def import_openpyxl(path: str | Path):

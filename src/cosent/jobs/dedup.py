@@ -92,6 +92,7 @@ def main(args: DedupArguments) -> None:
     index = Index.read(args.text, encoder, args.text_column, args.options)
     threshold = merge_threshold(args, encoder.prompts.for_search()[1]) if args.threshold is None else args.threshold
     kept_apart = KeptApart(index.sentences, encoder)
+    threshold = min(threshold, 1 - 1e-6)  # equal vectors, in float32
     thresholds = sorted({threshold, *THRESHOLDS}, reverse=True)
     with tqdm(total=len(index), desc="Sentences", unit="sentence", file=sys.stderr) as progress:
         owners, cosines = representatives(index.vectors, thresholds, kept_apart, progress.update)
@@ -258,7 +259,7 @@ def representatives(
         Rows of the representatives, int64, and the dot products with them, float32, 1 for a row that represents itself;
         each of shape `(thresholds, rows)`.
     """
-    limits = np.minimum(np.asarray(thresholds, np.float32), np.float32(1 - 1e-6))  # a unit vector with itself
+    limits = np.asarray(thresholds, np.float32)
     bound = np.nextafter(limits.min(), np.float32(-np.inf))
     every = np.arange(len(vectors))
     owner, cosine = np.tile(every, (len(limits), 1)), np.ones((len(limits), len(vectors)), np.float32)
