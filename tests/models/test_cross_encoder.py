@@ -91,6 +91,13 @@ def test_the_classes_of_somebody_elses_classifier(tmp_path):
     trained = CrossEncoder.from_pretrained(str(folder), num_labels=2)
     np.testing.assert_array_equal(trained.similarity(LETTERS[:8], LETTERS[8:16]), inverted)
     assert trained.model.config.id2label == {0: "dissimilar", 1: "similar"}
+    folder, names = save_family("bert", tmp_path / "nli", num_labels=3), ("entailment", "neutral", "contradiction")
+    names = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
+    write_json(folder / "config.json", read_json(str(folder), "config.json") | names)
+    nli, trained = (CrossEncoder.from_pretrained(str(folder), number) for number in (None, 3))
+    np.testing.assert_array_equal(*(each.similarity(LETTERS[:8], LETTERS[8:16]) for each in (nli, trained)))
+    logits = [each(**each.tokenizer(["好"], ["坏"], return_tensors="pt"))["logits"] for each in (nli, trained)]
+    assert torch.equal(logits[0].flip(1), logits[1])
 
 
 @pytest.mark.matrix

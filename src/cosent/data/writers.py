@@ -41,7 +41,7 @@ def output_format(path: str | Path) -> str:
 def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     """Yields a function that appends rows, `{column: value}`, to a new file; see `check_output`.
 
-    JSON lines have the keys of each row, the other formats the columns `names`.
+    JSON lines have the keys of each row, the other formats the columns `names`; CSV is that of RFC 4180, with CRLF.
     """
     format = output_format(path)
     with partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
