@@ -120,5 +120,5 @@ def differences(scores: Tensor, labels: Tensor, scale: float) -> Tensor:
     return (scale * (scores - scores[:, None])).masked_fill(labels[:, None] <= labels, -torch.inf)
 
 
-for loss in (logistic, line_squared):
+for loss in (logistic, logistic_mean, line_squared):
     loss.learnt = LINE.values  # type: ignore[attr-defined]  # kept in the record of a run

@@ -276,7 +276,7 @@ def test_a_key(models, monkeypatch):
     with opened(models[0], key="secret") as client:
         assert client.get("/health").json()["status"] == "ok"
         assert client.get("/openapi.json").status_code == 401
-        for token, status in ((None, 401), ("Bearer no", 401), ("Bearer secret", 200)):
+        for token, status in ((None, 401), ("Bearer no", 401), ("Bearer secret", 200), ("bearer secret", 200)):
             headers = {} if token is None else {"Authorization": token}
             assert client.post("/v1/embeddings", json={"input": "好"}, headers=headers).status_code == status
     for value in ("", " ", "密钥", "a\nb"):

@@ -98,6 +98,10 @@ def test_the_classes_of_somebody_elses_classifier(tmp_path):
     np.testing.assert_array_equal(*(each.similarity(LETTERS[:8], LETTERS[8:16]) for each in (nli, trained)))
     logits = [each(**each.tokenizer(["好"], ["坏"], return_tensors="pt"))["logits"] for each in (nli, trained)]
     assert torch.equal(logits[0].flip(1), logits[1])
+    names = {"id2label": {0: "0", 1: "1", 2: "2"}, "label2id": {"0": 0, "1": 1, "2": 2}}
+    write_json(folder / "config.json", read_json(str(folder), "config.json") | names)
+    numbered = CrossEncoder.from_pretrained(str(folder), 3)
+    assert torch.equal(numbered.model.classifier.weight, nli.model.classifier.weight)
 
 
 @pytest.mark.matrix

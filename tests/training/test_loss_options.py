@@ -5,7 +5,7 @@ import pytest
 from cosent.atomic import sha256_of_file
 from cosent.data.corpus import load_corpus
 from cosent.errors import InputError
-from cosent.losses import own_loss
+from cosent.losses import LOSSES, own_loss
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import read_record
 from cosent.training.arguments import LossArguments, PairTrainingArguments
@@ -40,7 +40,9 @@ def test_the_values_of_parameters():
     for value in (0.5, "nan", "inf", "five"):
         with pytest.raises(InputError, match=f"margin={value}: expected a number like 1"):
             checked_parameters(loss, {"margin": value}, "bi_encoder")
-    with pytest.raises(InputError, match="no flag's"):
+    with pytest.raises(InputError, match="scale must be above 0, got nan"):
+        checked_parameters(LOSSES["cosent"], {"scale": "nan"}, "bi_encoder")
+    with pytest.raises(InputError, match="a flag of its own"):
         LossArguments(loss_args=["sbert_classes=3"]).parameters()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cosent.data.formats import (
     AS_USUAL,
@@ -324,8 +326,16 @@ def read_rows(
         table = open_table(path, None if column is None else [column], SENTENCE, "--text_column", "--text", options)
         (name,) = table.sentences
         for row in table.rows():
-            values = {} if table.format == "txt" else row
-            yield row[name].strip(), {key: None if value != value else value for key, value in values.items()}  # no NaN
+            yield row[name].strip(), {} if table.format == "txt" else finite(row)
+
+
+def finite(value: Any) -> Any:
+    """A value of a row, with None for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def normalized_text(text: str) -> str:

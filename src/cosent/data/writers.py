@@ -41,7 +41,7 @@ def output_format(path: str | Path) -> str:
 def table_writer(path: str | Path, names: Sequence[str]) -> Iterator[Write]:
     """Yields a function that appends rows, `{column: value}`, to a new file; see `check_output`.
 
-    JSON lines have the keys of each row, the other formats the columns `names`; CSV is that of RFC 4180, with CRLF.
+    JSON lines have the keys of each row, the other formats the columns `names`.
     """
     format = output_format(path)
     with partial_file(path) as partial, WRITERS[format](partial, names, str(path)) as write:
@@ -65,7 +65,7 @@ def _text_writer(partial: Path, names: Sequence[str], path: str) -> Iterator[Wri
         if format_of(path) == "jsonl":
             yield lambda rows: file.writelines(as_text(row) + "\n" for row in rows)
             return
-        writer = csv.DictWriter(file, names, lineterminator="\r\n")
+        writer = csv.DictWriter(file, names, lineterminator="\r\n")  # "\n" leaves a CR in a text unquoted
         writer.writeheader()
         yield writer.writerows
 

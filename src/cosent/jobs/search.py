@@ -76,12 +76,17 @@ def typed(encoding: str) -> Iterator[str]:
     """The lines of standard input that are not blank; a file there is checked as files of texts are."""
     stdin: Any = sys.stdin
     if not stdin.isatty():
-        stdin.reconfigure(encoding="utf-8-sig" if encoding == "utf-8" else encoding, errors="surrogateescape")
-    for number, line in enumerate(iter(stdin.readline, ""), start=1):
-        if fault := undecoded(line, None, encoding):
-            raise InputError(f"Standard input, line {number}: {fault}. {fault.remedy}")
-        if not is_blank(line):
-            yield line.strip()
+        name = "utf-16-le" if encoding == "utf-16" else encoding  # Python's utf-16 needs a byte order mark
+        stdin.reconfigure(encoding=name, errors="surrogateescape")
+    try:
+        for number, line in enumerate(iter(stdin.readline, ""), start=1):
+            if fault := undecoded(line, None, encoding):
+                raise InputError(f"Standard input, line {number}: {fault}. {fault.remedy}")
+            line = line.removeprefix("\ufeff") if number == 1 else line  # a byte order mark
+            if not is_blank(line):
+                yield line.strip()
+    except UnicodeError as error:
+        raise InputError(f"Standard input is not {encoding} ({error}). Save it as UTF-8.") from error
 
 
 def check_arguments(args: SearchArguments) -> None:

@@ -87,6 +87,7 @@ def checked_table(args: SimilarityArguments) -> Table | None:
     table = open_table(args.pairs, args.text_columns, PAIR, "--text_columns", "--pairs", args.options)
     if args.output:
         check_output(args.output, args.pairs, args.overwrite)
+        next(unscored(table), None)
     return table
 
 

@@ -67,11 +67,16 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     return similar[0], dissimilar[0]
 
 
-def order_classes(model: nn.Module) -> None:
-    """Puts the logits of a head in the order of the labels, in which losses read them, if its classes are known."""
+def order_classes(model: Any) -> None:
+    """Puts two or three logits of a head in the order of the labels, in which losses read them, if their names tell."""
+    names = [str(model.config.id2label[place]).strip() for place in sorted(model.config.id2label)]
+    if len(names) not in (len(BINARY_CLASSES), len(NLI_CLASSES)):
+        return  # `name_classes` does not rename others
+    order = sorted(range(len(names)), key=names.__getitem__)  # of 0, 1, 2
     with suppress(InputError):
-        similar, dissimilar = scored_classes(model.config.id2label)
-        order = sorted(model.config.id2label, key=lambda place: (place == similar) - (place == dissimilar))
+        if not all(map(str.isdecimal, names)):
+            similar, dissimilar = scored_classes(model.config.id2label)
+            order = sorted(range(len(names)), key=lambda place: (place == similar) - (place == dissimilar))
         head = [each for each in model.modules() if isinstance(each, nn.Linear) and each.out_features == len(order)][-1]
         for values in head.parameters():
             values.data = values.data[order]

@@ -144,8 +144,10 @@ class LossArguments:
         values: dict[str, Any] = {"scale": self.scale, "sbert_classes": self.sbert_classes}
         for word in self.loss_args or []:
             name, equals, value = word.partition("=")
-            if not equals or name == "sbert_classes" or values.get(name) is not None:
-                raise InputError(f"--loss_args takes NAME=VALUE, each name once, no flag's, got {word!r}.")
+            if not equals or name in values:
+                raise InputError(
+                    f"--loss_args takes NAME=VALUE, each name once, and none with a flag of its own, got {word!r}."
+                )
             values[name] = value
         return values
 

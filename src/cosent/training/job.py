@@ -95,7 +95,7 @@ def run_training(
     """Trains, evaluates, saves, checks and publishes a model.
 
     Args:
-        arguments: argument dataclasses of the job, but those of the trainer.
+        arguments: argument dataclasses of the job, without the trainer's own.
         code: files of the user's own code that the run depends on.
         facts: further fields of the record.
     """

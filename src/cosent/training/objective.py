@@ -1,6 +1,5 @@
 """Training objective: a loss with bound parameters, checked against the labels of the corpora."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -115,11 +114,11 @@ def checked_parameters(loss: Loss, options: dict[str, Any], tower: str) -> dict[
         try:
             number = float(value)
             values[key] = type(accepted[key])(number)
-            if not math.isfinite(number) or values[key] != number:  # a fraction for a whole number
+            if isinstance(values[key], int) and values[key] != number:
                 raise ValueError(value)
         except (ValueError, OverflowError) as error:
             raise InputError(f"{flag}={value}: expected a number like {accepted[key]}, its default.") from error
-        if key in ABOVE_0 and values[key] <= 0:
+        if key in ABOVE_0 and not values[key] > 0:
             raise InputError(f"{flag} must be above 0, got {values[key]:g}.")
     return values
 

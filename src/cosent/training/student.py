@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from cosent.compute.packing import max_tokens
 from cosent.data.corpus import labels_of
 from cosent.data.labels import Labels
-from cosent.data.pairs import NO_PREFIXES, PairCollator, collated_targets
+from cosent.data.pairs import NO_PREFIXES, PairCollator, PairDataset, collated_targets
 from cosent.errors import InputError
 from cosent.evaluation.similarity import pair_cosines
 from cosent.losses.distillation import pair_ranking_loss, similarity_matrix_loss, synonym_loss
@@ -26,7 +26,7 @@ from cosent.models.text_model import TextModel
 from cosent.training.arguments import StudentTrainingArguments
 from cosent.training.global_batch import GlobalBatchTrainer
 from cosent.training.global_loss import Outputs
-from cosent.training.pairs import Datasets, Rows, meanings, pair_dataset, rows_by_name
+from cosent.training.pairs import Datasets, EvaluationSet, Rows, meanings, pair_dataset, rows_by_name
 
 HELD_OUT_SYNONYMS = 500  # of a split, for the perplexity
 
@@ -207,13 +207,7 @@ class StudentTrainer(GlobalBatchTrainer):
             labels_read = synonyms.astype(np.float32)
             targets = {"synonyms": synonyms, "row": np.arange(len(joined))}
             pairs = pair_dataset(joined, encoder, self.prefixes, "train", labels_read, **targets)
-        positions = max_tokens(encoder.backbone.config)
-        tokens = sum(np.diff(offsets) for _, offsets in pairs.columns)[synonyms] - 1  # the target without its [CLS]
-        if self.generation and tokens.max() > positions:
-            raise InputError(
-                f"The student reads both sentences of a pair in a row: {tokens.max()} tokens, and it has {positions} "
-                f"positions. Lower max_length to {(positions + 1) // 2}."
-            )
+        self.check_positions(pairs)
         self.similarity_loss: Callable[..., torch.Tensor] = lambda embeddings, teacher: synonym_loss(embeddings)
         if teacher is not None:
             teacher = (load_model(teacher) if isinstance(teacher, str) else teacher).to(args.device)
@@ -245,6 +239,22 @@ class StudentTrainer(GlobalBatchTrainer):
         if self.generation and not any(flag.any() for flag in flags):
             raise InputError(f"{', '.join(rows)}: no pair is labelled as synonyms, from which a student learns.")
         return (parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)), np.concatenate(flags)
+
+    def evaluation_set(self, rows: Rows, where: str, meaning: Labels | None = None) -> EvaluationSet:
+        found = super().evaluation_set(rows, where, meaning)
+        self.check_positions(found.pairs)
+        return found
+
+    def check_positions(self, pairs: PairDataset) -> None:
+        """Refuses synonyms that are together longer than the student has positions for."""
+        positions = max_tokens(self.encoder.backbone.config)
+        tokens = sum(np.diff(offsets) for _, offsets in pairs.columns)[pairs.targets["synonyms"]]
+        longest = tokens.max(initial=1) - 1  # the target has no [CLS]
+        if self.generation and longest > positions:
+            raise InputError(
+                f"The student reads both sentences of a pair in a row: {longest} tokens, and it has {positions} "
+                f"positions. Lower max_length to {(positions + 1) // 2}."
+            )
 
     def evaluation_targets(self, rows: Rows, meaning: Labels) -> dict[str, np.ndarray]:
         return {"synonyms": held_out_synonyms(labels_of(rows), meaning.similar_from)}  # for the perplexity
