@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -142,16 +142,26 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[Line]:
             start = file.read(4)
         if start == ZIP:
             raise InputError(f"{path} is a workbook or a ZIP archive, not text. Rename it to .xlsx, or unpack it.")
-        encoding = "utf-16-le" if encoding == "utf-16" else encoding  # Python's utf-16 needs a byte order mark
+        encoding = codec_of(encoding)
         encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if start.startswith(mark)), encoding)
         with opened(path, "rt", encoding=encoding, errors="surrogateescape", newline="\n") as file:  # type: ignore[operator]
-            for number, line in enumerate(file, start=1):
-                line = line.removeprefix("\ufeff") if number == 1 else line  # a byte order mark
-                yield number, line.removesuffix("\n").removesuffix("\r")
+            yield from numbered(file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is not a complete gzip file: {error}. Compress or copy it again.") from error
     except UnicodeError as error:
         raise InputError(f"{path} is not {encoding} ({error}). Save it as UTF-8.") from error
+
+
+def codec_of(encoding: str) -> str:
+    """Python's name of the encoding of a flag: its utf-16 needs a byte order mark."""
+    return "utf-16-le" if encoding == "utf-16" else encoding
+
+
+def numbered(lines: Iterable[str]) -> Iterator[Line]:
+    """Lines numbered from 1, without a byte order mark and their ends."""
+    for number, line in enumerate(lines, start=1):
+        line = line.removeprefix("\ufeff") if number == 1 else line
+        yield number, line.removesuffix("\n").removesuffix("\r")
 
 
 def undecoded(text: str, fields: object, encoding: str) -> RowError | None:

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from cosent.data.formats import is_blank, undecoded
+from cosent.data.formats import codec_of, is_blank, numbered, undecoded
 from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_below_1
@@ -76,13 +76,11 @@ def typed(encoding: str) -> Iterator[str]:
     """The lines of standard input that are not blank; a file there is checked as files of texts are."""
     stdin: Any = sys.stdin
     if not stdin.isatty():
-        name = "utf-16-le" if encoding == "utf-16" else encoding  # Python's utf-16 needs a byte order mark
-        stdin.reconfigure(encoding=name, errors="surrogateescape")
+        stdin.reconfigure(encoding=codec_of(encoding), errors="surrogateescape")
     try:
-        for number, line in enumerate(iter(stdin.readline, ""), start=1):
+        for number, line in numbered(iter(stdin.readline, "")):
             if fault := undecoded(line, None, encoding):
                 raise InputError(f"Standard input, line {number}: {fault}. {fault.remedy}")
-            line = line.removeprefix("\ufeff") if number == 1 else line  # a byte order mark
             if not is_blank(line):
                 yield line.strip()
     except UnicodeError as error:

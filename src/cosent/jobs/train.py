@@ -61,7 +61,4 @@ def main(
             peft_config=model_args.peft_config(),
         )
         arguments = (model_args, prompt_args, data_args, loss_args)
-        learnt = {
-            name: objective.learnt for name, objective in trainer.objectives.items() if objective.learnt is not None
-        }
-        run_training(start, trainer, corpora, arguments, code=loss_args.files, learnt=learnt)
+        run_training(start, trainer, corpora, arguments, code=loss_args.files, learnt=trainer.learnt)

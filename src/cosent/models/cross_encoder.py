@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,19 +66,28 @@ def scored_classes(id2label: dict[int, str]) -> tuple[int, int | None]:
     return similar[0], dissimilar[0]
 
 
+def rising_classes(names: Sequence[str]) -> list[int] | None:
+    """Places of classes from the least to the most similar, by their names; None if these do not tell."""
+    if all(name.isdecimal() for name in names):
+        return sorted(range(len(names)), key=lambda place: int(names[place]))
+    try:
+        similar, dissimilar = scored_classes(dict(enumerate(names)))
+    except InputError:
+        return None
+    if dissimilar is None or len(names) > len(NLI_CLASSES):
+        return None
+    return sorted(range(len(names)), key=lambda place: (place == similar) - (place == dissimilar))
+
+
 def order_classes(model: Any) -> None:
     """Puts two or three logits of a head in the order of the labels, in which losses read them, if their names tell."""
     names = [str(model.config.id2label[place]).strip() for place in sorted(model.config.id2label)]
-    if len(names) not in (len(BINARY_CLASSES), len(NLI_CLASSES)):
-        return  # `name_classes` does not rename others
-    order = sorted(range(len(names)), key=names.__getitem__)  # of 0, 1, 2
-    with suppress(InputError):
-        if not all(map(str.isdecimal, names)):
-            similar, dissimilar = scored_classes(model.config.id2label)
-            order = sorted(range(len(names)), key=lambda place: (place == similar) - (place == dissimilar))
-        head = [each for each in model.modules() if isinstance(each, nn.Linear) and each.out_features == len(order)][-1]
-        for values in head.parameters():
-            values.data = values.data[order]
+    order = rising_classes(names)
+    if order is None or len(names) > len(NLI_CLASSES):  # `name_classes` does not rename more
+        return
+    head = [each for each in model.modules() if isinstance(each, nn.Linear) and each.out_features == len(order)][-1]
+    for values in head.parameters():
+        values.data = values.data[order]
 
 
 def name_classes(config) -> None:

@@ -14,14 +14,14 @@ import torch
 from torch.utils.data import ConcatDataset
 
 from cosent.data.corpus import COLUMNS, labels_of, reversed_labels, sentence_groups, unknown_characters
-from cosent.data.labels import NLI_CLASSES, Labels
+from cosent.data.labels import Labels
 from cosent.data.pairs import JoinedPairCollator, JoinedPairDataset, PairCollator, PairDataset, Prefixes, warn_truncated
 from cosent.data.retrieval import RetrievalTask
 from cosent.errors import InputError
 from cosent.evaluation.metrics import can_rank
 from cosent.evaluation.retrieval import METRICS
 from cosent.evaluation.similarity import unit
-from cosent.models.cross_encoder import scored_classes
+from cosent.models.cross_encoder import rising_classes
 from cosent.models.text_model import TextModel
 from cosent.training.arguments import PairTrainingArguments
 from cosent.training.objective import Objective, loss_targets
@@ -104,19 +104,12 @@ def check_rows(rows: Any, where: str) -> Rows:
 def by_class_names(rows: Rows, where: str) -> Rows:
     """Renumbers a `ClassLabel` by its names, so that it rises with similarity; warns if the names do not say."""
     names = rows.features["label"].names
-    if all(name.isdecimal() for name in names):
-        order = sorted(names, key=int)
-    else:
-        try:
-            similar, dissimilar = scored_classes(dict(enumerate(names)))
-        except InputError:
-            similar = dissimilar = None
-        if dissimilar is None or len(names) > len(NLI_CLASSES):
-            classes = " ".join(f"{name}={number}" for number, name in enumerate(names))
-            logger.warning("%s: labels are read as %s, the last as the most similar. Is that right?", where, classes)
-            return rows
-        order = [name for name in names if name not in (names[similar], names[dissimilar])]
-        order = [names[dissimilar], *order, names[similar]]
+    places = rising_classes(names)
+    if places is None:
+        classes = " ".join(f"{name}={number}" for number, name in enumerate(names))
+        logger.warning("%s: labels are read as %s, the last as the most similar. Is that right?", where, classes)
+        return rows
+    order = [names[place] for place in places]
     if order == names:
         return rows
     numbers = {name: number for number, name in enumerate(order)}

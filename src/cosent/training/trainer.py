@@ -142,12 +142,17 @@ class PairTrainer(GlobalBatchTrainer):
             self.adapter = add_adapter(module, inner, self.peft_config, seed)
         return module
 
+    @property
+    def learnt(self) -> dict[str, dict[str, float]]:
+        """Numbers that losses of one's own learn, by dataset."""
+        found = {name: objective.learnt for name, objective in self.objectives.items()}
+        return {name: numbers for name, numbers in found.items() if numbers is not None}
+
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
-        learning = [name for name, objective in self.objectives.items() if objective.learnt is not None]
-        if resume_from_checkpoint is not None and learning:
+        if resume_from_checkpoint is not None and self.learnt:
             raise InputError(
-                f"The loss of {learning[0]} learns numbers of its own, which checkpoints do not hold. Start anew: pass "
-                "--overwrite_output_dir, or no resume_from_checkpoint."
+                f"The loss of {next(iter(self.learnt))} learns numbers of its own, which checkpoints do not hold. "
+                "Start anew: pass --overwrite_output_dir, or no resume_from_checkpoint."
             )
         return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
 
