@@ -49,6 +49,8 @@ NOT_OURS = """
     restore_callback_states_from_checkpoint use_cache use_liger_kernel
 """
 UNSUPPORTED = frozenset(NOT_OURS.split())
+# Numbers that libraries would refuse with a trace: seeds of NumPy and ports, from 0 to below these.
+BELOW = {"seed": 2**32, "data_seed": 2**32, "limit_seed": 2**32, "port": 2**16}
 # Second names of flags: a model may be named as in transformers or as in other jobs.
 ALIASES = {"model": "model_name_or_path", "model_name_or_path": "model"}
 
@@ -83,6 +85,9 @@ def fill(values: dict[str, Any], *argument_classes: type) -> tuple:
         if flag.required and flag.name not in values:
             spelling = flag.name.upper() if flag.metadata.get("positional") else f"--{flag.name}"
             raise InputError(f"{spelling} is missing: {flag.metadata['help']}")
+    for name in BELOW.keys() & values.keys():
+        if (value := values[name]) is not None and not 0 <= value < BELOW[name]:
+            raise InputError(f"--{name} must be from 0 to {BELOW[name] - 1}, got {value}.")
     try:
         return tuple(
             cls(**{name: values[name] for name in flags_of(cls) if name in values}) for cls in argument_classes

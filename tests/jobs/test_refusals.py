@@ -28,6 +28,8 @@ TRAIN = [
     ("--use_peft true --lora_target_modules query valeu", "--lora_target_modules valeu"),
     ("--use_peft true --lora_r 0", "--lora_r and --lora_alpha must be positive"),
     ("--max_length 0", "max_length"),
+    ("--seed -1", "--seed must be from 0 to 4294967295, got -1"),
+    ("--limit_seed 4294967296", "--limit_seed must .* got 4294967296"),
     ("--scale -20", "--scale must be above 0, got -20"),
     ("--loss cosine_squared --scale 5", "--scale .*--loss cosine_squared"),
     ("--per_device_train_batch_size 16 --cached_batch_size 40", "--cached_batch_size .*16.*got 40"),
@@ -100,11 +102,14 @@ OTHERS = [
     ("similarity", "甲 乙 丙", "丙"),
     ("similarity", "甲 \u200b", "甲"),
     ("generate", "\u200b", "empty"),
+    ("generate", "甲 --seed 4294967296", "--seed must be from 0"),
+    ("serve", "--port 65536", "--port must be from 0 to 65535, got 65536"),
     ("similarity", "甲 乙 --sheet 数据", "--sheet"),
     ("encode", "--text {gap}", "line 2"),
     ("evaluate", "", "--corpus NAME"),
     ("evaluate", "--pairs {gold} --split train", "--split .*--corpus NAME"),
     ("evaluate", "--pairs {words}", "words.csv, line 2: .*got 'perhaps'"),
+    ("evaluate", "--pairs {huge}", "huge.csv, line 2: .*got '1e39'"),
     ("evaluate", "--pairs {odd}", "odd.csv, line 1: .*'是否相同'.*--text_columns.* --label_column"),
     ("evaluate", "--pairs {gold} --label_column same", "same"),
     ("evaluate", "--pairs {gold} --text_columns sentence1", "--text_columns"),
@@ -131,7 +136,7 @@ def files(tmp_path, tiny_model, tiny_bi, tiny_cross, tiny_student, made_up, pair
     for name, text in texts.items():
         paths[name] = tmp_path / f"{name}.txt"
         paths[name].write_text(text, encoding="utf-8")
-    for name, label in (("gold", 1), ("grades", 3), ("words", "perhaps")):
+    for name, label in (("gold", 1), ("grades", 3), ("words", "perhaps"), ("huge", "1e39")):
         paths[name] = tmp_path / f"{name}.csv"
         with table_writer(paths[name], ("sentence1", "sentence2", "score")) as write:
             write([{"sentence1": "甲", "sentence2": "乙", "score": label}])

@@ -1,6 +1,5 @@
 """What labels mean: kinds and ranges, and the words and numbers of a file as the numbers that training uses."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,12 +128,12 @@ def value_of(label: object, words: Mapping[str, str]) -> object:
 
 
 def number_of(label: object, words: Mapping[str, str] = LABEL_WORDS) -> float | None:
-    """A label as a finite number, see `value_of`; None if it is none."""
+    """A label as a number that float32 holds, see `value_of`; None if it is none."""
     try:
         number = float(value_of(label, words)) + 0.0  # type: ignore[arg-type]  # what it does not take is caught
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST else None
 
 
 def remedy_of(label: object, kind: str = "") -> str:
