@@ -27,7 +27,6 @@ from cosent.evaluation.similarity import principal_directions
 from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import OutputFolder
 from cosent.losses.cosent import cosent_loss
-from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
 from cosent.models.lookup import BYTES, Characters, LookupConfig, LookupModel
@@ -91,7 +90,7 @@ def main(args: LookupArguments) -> None:
     bytes_and_padding = [number for number in range(len(SPECIAL) + len(BYTES)) if number not in reader.ends]
     table = Table(config, args, lambda texts: reader.encode(texts, 512)[:2], sentences, bytes_and_padding)
     trained = time.time()
-    distil(table, sentences, load_bi_encoder(args.teacher), args)
+    distil(table, sentences, SentenceEncoder.from_pretrained(args.teacher), args)
     if args.width < args.distilled_width:
         table.project(table.read(sentences[:PROJECTED]), args.width)
     compare(table, rows, args)

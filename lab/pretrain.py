@@ -18,7 +18,7 @@ from cosent.encoders import resolve
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option
 from cosent.models.loading import load_tokenizer
-from cosent.record import PretrainingRecord, RunRecord
+from cosent.record import RunRecord
 from cosent.training.arguments import RunArguments
 from cosent.training.checkpoints import claim_output_folder, final_folder, run_settings
 from cosent.training.job import Start, begin, document, footprint, publish, recipe
@@ -109,16 +109,16 @@ def pretrain(
     logger.info("reading the text; progress is logged every %d steps", args.logging_steps)
     trainer.train(start.checkpoint)
     last = next((entry for entry in reversed(trainer.state.log_history) if "tokens" in entry), {})
-    done = PretrainingRecord(
-        text_sha256=read,
-        excluded_sentences=len(texts.excluded),
-        excluded_lines_per_pass=texts.left_out,
-        tokens=last.get("tokens", 0),
-        minutes=last.get("minutes", 0.0),
-        mlm_loss=last.get("mlm"),
-        neighbour_loss=last.get("neighbour"),
-        compare_loss=last.get("compare"),
-    )
+    done = {
+        "text_sha256": read,
+        "excluded_sentences": len(texts.excluded),
+        "excluded_lines_per_pass": texts.left_out,
+        "tokens": last.get("tokens", 0),
+        "minutes": last.get("minutes", 0.0),
+        "mlm_loss": last.get("mlm"),
+        "neighbour_loss": last.get("neighbour"),
+        "compare_loss": last.get("compare"),
+    }
     with final_folder(args) as folder:
         trainer.model.save_pretrained(folder, torch.float16)
         record = RunRecord(
@@ -128,7 +128,7 @@ def pretrain(
             footprint=footprint(model),
             pretraining=done,
             history=trainer.state.log_history,
-            train_seconds=60 * done.minutes,
+            train_seconds=60 * done["minutes"],
             seconds=time.time() - start.time,
         )
         document(folder, args, record)

@@ -34,7 +34,6 @@ from cosent.evaluation.metrics import correlations
 from cosent.evaluation.retrieval import retrieval_metrics
 from cosent.losses import find_loss
 from cosent.losses.in_batch import cosent_in_batch_loss
-from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from cosent.search.neighbours import nearest
 from cosent.training.objective import build_objective
@@ -100,7 +99,7 @@ def labelled_batches(encoder: SentenceEncoder, seed: int, shares: list[float]) -
 
 def train(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
-    encoder, vectors = load_bi_encoder(args.start), read_vectors(args.vectors)
+    encoder, vectors = SentenceEncoder.from_pretrained(args.start), read_vectors(args.vectors)
     lines = Path(args.lines).read_text(encoding="utf-8").splitlines()
     rows, began = mined(vectors), time.process_time()
     tokenized = encoder.tokenizer(lines, truncation=True, max_length=MAX_LENGTH)["input_ids"]
@@ -169,12 +168,12 @@ def measure(args: argparse.Namespace) -> None:
     lcqmc = load_corpus("lcqmc")
     task = retrieval_task(lcqmc.split("test"), lcqmc.manifest, "lcqmc test")
     for folder in args.models:
-        encoder, taught, name = load_bi_encoder(folder).eval(), Path(folder, "taught.json"), Path(folder).name
+        encoder, taught = SentenceEncoder.from_pretrained(folder).eval(), Path(folder, "taught.json")
         pool = encoder.encode(task.pool, normalize_embeddings=True)
-        row = {"name": name, "millions": sum(weight.numel() for weight in encoder.parameters()) / 1e6}
+        row = {"name": Path(folder).name, "millions": sum(weight.numel() for weight in encoder.parameters()) / 1e6}
         row |= search(encoder) | {"spearman": {corpus: spearman(encoder, corpus, "test") for corpus in TESTS}}
         row["lcqmc_recall_at_10"] = float(retrieval_metrics(pool, pool, task.relevance)["recall_at_10"].mean())
-        rows[name] = row | (json.loads(taught.read_text(encoding="utf-8")) if taught.is_file() else {})
+        rows[row["name"]] = row | (json.loads(taught.read_text(encoding="utf-8")) if taught.is_file() else {})
         save(args.output, "student_public", list(rows.values()))
 
 

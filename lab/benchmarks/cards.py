@@ -16,12 +16,11 @@ import numpy as np
 from cosent.atomic import model_files, sealed_files
 from cosent.comparing.report import Cell, markdown_table
 from cosent.data.corpus import load_corpus
-from cosent.data.retrieval import RetrievalArguments
 from cosent.encoders import SHIPPED, local
 from cosent.errors import messages_for_users
 from cosent.evaluation.similarity import overlap_spearman
 from cosent.jobs.evaluate import EvaluateArguments, measure_pairs
-from cosent.models import load_bi_encoder
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.record import shortened
 from lab.benchmarks.common import save
 
@@ -57,10 +56,10 @@ def files_of(encoder: str) -> dict[str, str]:
 
 def measure(encoder: str, corpora: list[str]) -> dict:
     """Size of an encoder, and its metrics on the test splits."""
-    model, test, folder = load_bi_encoder(encoder).eval(), {}, local(encoder)
+    model, test, folder = SentenceEncoder.from_pretrained(encoder).eval(), {}, local(encoder)
     for name in corpora:
         args = EvaluateArguments(model=encoder, corpus=name)
-        found = measure_pairs(args, load_corpus(name), RetrievalArguments()).result
+        found = measure_pairs(args, load_corpus(name)).result
         test[name] = {metric: found[metric] for metric in METRICS if metric in found}
     size = {"millions": sum(weights.numel() for weights in model.parameters()) / 1e6}
     size["megabytes"] = sum(file.stat().st_size for file in model_files(folder)) / 1e6

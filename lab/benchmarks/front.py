@@ -23,7 +23,6 @@ from cosent.data.corpus import load_corpus
 from cosent.errors import messages_for_users
 from cosent.evaluation.metrics import correlations
 from cosent.evaluation.retrieval import Relevance, tied_metrics, tied_ranks
-from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder
 from lab.benchmarks.common import save
 
@@ -70,7 +69,7 @@ def main(args: argparse.Namespace) -> None:
     rows = {row["name"]: row for row in before}
     for folder in args.models:
         name = args.name or Path(folder).name
-        encoder = load_bi_encoder(folder).eval()
+        encoder = SentenceEncoder.from_pretrained(folder).eval()
         rows[name] = {"name": name, "millions": sum(weight.numel() for weight in encoder.parameters()) / 1e6}
         rows[name] |= {"spearman": {corpus: spearman(encoder, corpus) for corpus in CORPORA}} | search(encoder)
         save(str(args.output), "front", list(rows.values()))

@@ -276,7 +276,7 @@ def published_rows(table: dict[str, Any], run: Result) -> list[dict[str, Any]]:
 
     None of the other tower.
     """
-    if run.tower != table.get("tower", "bi_encoder"):
+    if run.recipe.get("tower", "bi_encoder") != table.get("tower", "bi_encoder"):
         return []
     recipe, *variant = [part for part in run.method.split() if part not in TOWERS]
     names = (recipe.removesuffix("_mini"), *variant)  # a variant may set another loss

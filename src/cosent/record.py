@@ -76,20 +76,6 @@ class CorpusRecord:
         return cls(str(folder), sha256_of_file(folder / MANIFEST_NAME))
 
 
-@dataclass(frozen=True)
-class PretrainingRecord:
-    """Text and final losses of pretraining."""
-
-    text_sha256: dict[str, str]  # by file
-    excluded_sentences: int
-    excluded_lines_per_pass: int
-    tokens: int
-    minutes: float
-    mlm_loss: float | None = None
-    neighbour_loss: float | None = None
-    compare_loss: float | None = None
-
-
 @dataclass(kw_only=True)
 class RunRecord:
     """Record of a run of `train`, `distill` or `merge`, or of pretraining; jobs leave out fields that do not apply.
@@ -105,6 +91,7 @@ class RunRecord:
         prompts: texts in front of the first and the second sentence of every pair.
         intervals: 95% bootstrap intervals of the retrieval metrics in `after`.
         synonyms: number of pairs with a target to generate; only for students.
+        pretraining: hashes of its text, and final losses; only of pretraining.
         leaks: pairs of a held-out split that training has seen, by corpus and split in words.
         floors: Spearman of character overlap, and of the shipped model `similar`, as `overlap` and `similar`; of a
             student's `teacher` too.
@@ -132,7 +119,7 @@ class RunRecord:
     prompts: tuple[str, str] = ("", "")
     intervals: Intervals = field(default_factory=dict)
     synonyms: int | None = None
-    pretraining: PretrainingRecord | None = None
+    pretraining: dict[str, Any] | None = None
     leaks: dict[str, int] = field(default_factory=dict)
     floors: Metrics = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
@@ -142,8 +129,8 @@ class RunRecord:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:
         """The record from plain values; unknown keys are ignored."""
-        values = fields_in(cls, raw)
-        for name, kind in NESTED.items():
+        values, nested = fields_in(cls, raw), {"environment": Environment, "footprint": Footprint}
+        for name, kind in nested.items():
             if values.get(name) is not None:
                 values[name] = kind(**fields_in(kind, values[name]))
         values["corpora"] = {name: CorpusRecord(**corpus) for name, corpus in values.get("corpora", {}).items()}
@@ -161,13 +148,6 @@ class RunRecord:
 def fields_in(kind: type, raw: dict[str, Any]) -> dict[str, Any]:
     """The plain values that are fields of a dataclass."""
     return {field.name: raw[field.name] for field in fields(kind) if field.name in raw}
-
-
-NESTED: dict[str, type] = {
-    "environment": Environment,
-    "footprint": Footprint,
-    "pretraining": PretrainingRecord,
-}
 
 
 def read_record(folder: str | Path) -> RunRecord | None:

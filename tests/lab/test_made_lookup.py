@@ -7,7 +7,6 @@ import pytest
 
 from cosent.flags import parse
 from cosent.models.bi_encoder import SentenceEncoder
-from cosent.models.cache import sentence_vectors
 from cosent.record import read_record
 from lab import lookup
 from tests.conftest import SENTENCES
@@ -23,8 +22,7 @@ def make(tiny_bi, make_corpus, pairs, tmp_path, monkeypatch):
     corpus = make_corpus({"train": pairs, "validation": held, "test": held})
     (tmp_path / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
     monkeypatch.setattr(lookup, "DISTILLED", 8)
-    cached = lambda teacher, sentences: sentence_vectors(teacher, sentences, tmp_path / "cache")  # noqa: E731
-    monkeypatch.setattr(lookup, "sentence_vectors", cached)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(*flags, output="made"):
         words = ["--text", tmp_path / "text.txt", "--corpus", corpus, "--corpus_weights", 1, "--exclude", corpus]

@@ -45,8 +45,8 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     first = next(entry for entry in record.history if "mlm" in entry)
     rates = [entry["learning_rate"] for entry in record.history if "mlm" in entry]
     assert rates[:10] == pytest.approx([0, *(1e-3 * (30 - step) / 29.1 for step in range(1, 10))], abs=1e-6)
-    assert record.pretraining.mlm_loss < first["mlm"] - 0.1 and record.pretraining.tokens >= 30 * 200
-    assert len(record.pretraining.text_sha256) == 1 and record.pretraining.minutes > 0
+    assert record.pretraining["mlm_loss"] < first["mlm"] - 0.1 and record.pretraining["tokens"] >= 30 * 200
+    assert len(record.pretraining["text_sha256"]) == 1 and record.pretraining["minutes"] > 0
     encoder = SentenceEncoder.from_pretrained(str(folder))
     assert encoder.pooling.mode == "mean" and encoder.backbone.config.hidden_dropout_prob == 0.1
     served = SentenceTransformer(str(folder), device="cpu")
@@ -54,7 +54,7 @@ def test_a_pretrained_encoder_is_loaded_by_others(pretrain, architecture):
     theirs = served.encode(LINES[:6])
     assert np.abs(encoder.encode(LINES[:6]) - theirs).max() < 1e-5
     again = pretrain("--init", str(folder), "--max_steps", "2", output="again")
-    assert read_record(again).pretraining.mlm_loss < first["mlm"] - 0.2, "continued from other weights"
+    assert read_record(again).pretraining["mlm_loss"] < first["mlm"] - 0.2, "continued from other weights"
     assert (again / "tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
 
 
@@ -81,4 +81,4 @@ def test_held_out_sentences_are_left_out(pretrain, make_corpus):
     rows = [("怎么还款？", "天气 好！", 1.0), ("别的", "另外", 0.0)]
     corpus = make_corpus({"train": [("我喜欢北京", "好", 1.0)], "validation": rows[:1], "test": rows[1:]})
     record = read_record(pretrain("--exclude", str(corpus), "--max_steps", "20"))
-    assert record.pretraining.excluded_lines_per_pass == 40 and record.pretraining.excluded_sentences == 4
+    assert record.pretraining["excluded_lines_per_pass"] == 40 and record.pretraining["excluded_sentences"] == 4

@@ -17,14 +17,15 @@ FIRST, SECOND = ["好", "坏", "好"], ["坏", "红", "绿"]
 
 
 @pytest.fixture
-def teacher(tiny_model) -> SentenceEncoder:
+def teacher(tiny_model, tmp_path, monkeypatch) -> SentenceEncoder:
+    monkeypatch.setattr(cached, "default_cache", lambda: tmp_path)
     return SentenceEncoder.from_pretrained(str(tiny_model), pooling="mean")
 
 
 def test_vectors_are_the_teachers_own(teacher, tmp_path, caplog):
     """Fails if sentences get the vector of another, are read twice, not of length 1, or a folder grows untold."""
     with caplog.at_level("INFO", "cosent"):
-        vectors, rows = pair_vectors(teacher, FIRST, SECOND, tmp_path)
+        vectors, rows = pair_vectors(teacher, FIRST, SECOND)
     (message,) = caplog.messages
     assert "4 sentences" in message and str(tmp_path) in message and "XDG_CACHE_HOME" in message
     assert vectors.shape == (4, 32) and rows.tolist() == [[0, 1], [1, 2], [0, 3]]
@@ -34,18 +35,18 @@ def test_vectors_are_the_teachers_own(teacher, tmp_path, caplog):
 
 def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
     """Fails if a teacher is run twice, or another teacher, pool, length or corpus gets the vectors of this one."""
-    first, _ = pair_vectors(teacher, FIRST, SECOND, tmp_path)
+    first, _ = pair_vectors(teacher, FIRST, SECOND)
     (file,) = tmp_path.iterdir()
     marked = np.full((4, 32), 7, dtype=np.float32)
     write_array(file, marked)  # what is read again can be told from what is computed again
-    assert (pair_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).all()
-    assert not (pair_vectors(teacher, FIRST, [*SECOND[:2], "白"], tmp_path)[0] == 7).any()
+    assert (pair_vectors(teacher, FIRST, SECOND)[0] == 7).all()
+    assert not (pair_vectors(teacher, FIRST, [*SECOND[:2], "白"])[0] == 7).any()
     teacher.max_length = 10
-    assert not (pair_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
+    assert not (pair_vectors(teacher, FIRST, SECOND)[0] == 7).any()
     teacher.max_length = 512
     with torch.no_grad():
         teacher.backbone.embeddings.word_embeddings.weight[100, 0] += 1
-    assert not (pair_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any()
+    assert not (pair_vectors(teacher, FIRST, SECOND)[0] == 7).any()
     one_by_one = {
         "pool": lambda: setattr(teacher.pooling, "mode", "cls"),
         "case": lambda: setattr(teacher.tokenizer.backend_tokenizer.normalizer[1], "lowercase", False),
@@ -56,7 +57,7 @@ def test_what_is_kept_is_used_and_never_wrongly(teacher, tmp_path):
         for file in tmp_path.iterdir():
             write_array(file, marked)
         change()
-        assert not (pair_vectors(teacher, FIRST, SECOND, tmp_path)[0] == 7).any(), name
+        assert not (pair_vectors(teacher, FIRST, SECOND)[0] == 7).any(), name
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -70,11 +71,11 @@ def test_a_judge_of_other_classes_or_in_bfloat16_is_another(tiny_model):
 
 def test_a_damaged_file_is_named(teacher, tmp_path):
     """Fails if a torn file in the cache ends in a traceback."""
-    sentence_vectors(teacher, FIRST, tmp_path)
+    sentence_vectors(teacher, FIRST)
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-50])
     with pytest.raises(InputError, match=f"{file.name}.*Remove it"):
-        sentence_vectors(teacher, FIRST, tmp_path)
+        sentence_vectors(teacher, FIRST)
 
 
 def test_texts_have_keys_of_their_own(teacher, tmp_path):
@@ -85,7 +86,6 @@ def test_texts_have_keys_of_their_own(teacher, tmp_path):
 
 def test_the_cache_has_a_limit(teacher, tmp_path, monkeypatch):
     """Fails if the cache of a user fills the disk, or loses what was just computed or is used the most."""
-    monkeypatch.setattr(cached, "default_cache", lambda: tmp_path)
     for name, size, age in (("a.npy", 60, 3), ("b.npy", 30, 2), ("c.npy", 30, 1)):
         (tmp_path / name).write_bytes(bytes(size))
         os.utime(tmp_path / name, (time.time() - 60 * age,) * 2)
@@ -95,5 +95,5 @@ def test_the_cache_has_a_limit(teacher, tmp_path, monkeypatch):
     prune(tmp_path / "b.npy", 100)
     assert {file.name for file in tmp_path.iterdir()} == {"b.npy", "c.npy"}
     monkeypatch.setattr(prune, "__defaults__", (0,))
-    sentence_vectors(teacher, ["好"], tmp_path)
+    sentence_vectors(teacher, ["好"])
     assert len(list(tmp_path.iterdir())) == 1

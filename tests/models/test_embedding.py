@@ -132,10 +132,11 @@ def test_batches_keep_both_bounds():
     assert batch_bounds(lengths, batch_size=3, tokens=20) == [(0, 1), (1, 3), (3, 5), (5, 8)]
 
 
-def test_what_is_not_finite_leaves_no_model(encoder, cross, tmp_path, job):
+def test_what_is_not_finite_leaves_no_model(encoder, cross, tmp_path, job, monkeypatch):
     """Fails if a job prints or stores what a broken model returns, as a verdict or a vector, or does not name the text
     and what helps: float32 only where the weights are not."""
     broken, bad_cross = copy.deepcopy(encoder), copy.deepcopy(cross)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with torch.no_grad():
         broken.backbone.embeddings.word_embeddings.weight[broken.tokenizer("红").input_ids[1]] = torch.nan
         next(bad_cross.model.parameters()).fill_(torch.inf)
@@ -155,7 +156,7 @@ def test_what_is_not_finite_leaves_no_model(encoder, cross, tmp_path, job):
             job(f"cosent.jobs.{name}", "--model", tmp_path / "broken", *flags)
     assert not list(tmp_path.glob("out*"))
     with pytest.raises(InputError, match="nan.*'红色的苹果'"):
-        sentence_vectors(broken, ["怎么还款", "红色的苹果"], tmp_path / "cache")
+        sentence_vectors(broken, ["怎么还款", "红色的苹果"])
     assert not (tmp_path / "cache").exists()
     with pytest.raises(InputError, match="bfloat16.*float32"):
         broken.bfloat16().encode(["红色的苹果"])

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from cosent import encoders
 from cosent.errors import InputError, once
-from cosent.models import load_bi_encoder, load_model
+from cosent.models import load_model
 from cosent.models.bi_encoder import BiEncoder, SentenceEncoder
 from cosent.models.cross_encoder import CrossEncoder
 from tests.support.families import FAMILIES, random_family, save_family
@@ -36,9 +36,6 @@ def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
     assert isinstance(load_model(str(tmp_path)), CrossEncoder)
     assert {weight.device.type for weight in load_model(str(tmp_path), device="meta").parameters()} == {"meta"}
     assert not list(tmp_path.rglob("modules.json")) and not list(tmp_path.rglob("2_Dense"))
-    for load in (load_bi_encoder, SentenceEncoder.from_pretrained):
-        with pytest.raises(InputError, match="cross-encoder"):
-            load(str(tmp_path))
     with pytest.raises(InputError, match="--tower cross_encoder"):
         SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean")
 

@@ -61,10 +61,6 @@ class Result(RunRecord):
         return run_name(self.method, self.corpus.split(","), self.seed)
 
     @property
-    def tower(self) -> str:
-        return self.recipe.get("tower", "bi_encoder")
-
-    @property
     def tested_on(self) -> list[str]:
         return [corpus for corpus, splits in self.after.items() if "test" in splits]
 

@@ -52,18 +52,6 @@ def gather(values: Tensor) -> Tensor:
     return values if world_size() == 1 else _Gather.apply(values)
 
 
-def gather_pairs(values: Tensor, pairs: int, real_pairs: int | None = None) -> Tensor:
-    """Gathers the rows that a loss compares, without the repeated pairs of an uneven last batch.
-
-    Args:
-        values: the same number of rows for each of this rank's pairs.
-        pairs: how many pairs this rank has, the same on every rank.
-        real_pairs: how many pairs of the global batch count, the first ones in rank order; None for all.
-    """
-    rows = len(values) // pairs  # of each pair
-    return gather(values)[: None if real_pairs is None else real_pairs * rows]
-
-
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values: Tensor) -> Tensor:

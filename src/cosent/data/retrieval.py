@@ -10,18 +10,10 @@ import numpy as np
 from cosent.data.corpus import labels_of, similar
 from cosent.data.labels import Labels
 from cosent.evaluation.retrieval import Relevance, sampled
-from cosent.flags import option
 
 logger = logging.getLogger(__name__)
 
 MOST_SPLIT_QUERIES = 20_000  # of a larger split some are drawn: the search stays much cheaper than the embedding
-
-
-@dataclass
-class RetrievalArguments:
-    """Retrieval metrics on the sentences of a split."""
-
-    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
 
 
 @dataclass(frozen=True)

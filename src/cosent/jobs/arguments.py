@@ -59,11 +59,13 @@ def choose_device(device: str | None, int8: bool = False) -> str:
 def open_model(source: ModelSource, bi_encoder: bool = False):
     """The model of `--model` on its device, in evaluation mode; `bi_encoder` refuses a cross-encoder."""
     resolve(source.model)  # before imports that take seconds
-    from cosent.models import load_bi_encoder, load_model
+    from cosent.models import load_model
+    from cosent.models.bi_encoder import SentenceEncoder
     from cosent.models.embedding import quantized
 
     device = choose_device(source.device, source.int8)
-    model = (load_bi_encoder if bi_encoder else load_model)(source.model).to(device).eval()
+    load = SentenceEncoder.from_pretrained if bi_encoder else load_model
+    model = load(source.model).to(device).eval()
     return quantized(model) if source.int8 else model
 
 

@@ -12,12 +12,14 @@ import sys
 from dataclasses import dataclass
 
 from cosent.atomic import complete_folder, locked, model_files, seal
-from cosent.data.corpus import DataFolder
+from cosent.data.corpus import DataFolder, load_corpus
 from cosent.encoders import resolve
 from cosent.errors import InputError, writing
 from cosent.flags import REQUIRED, option
 from cosent.jobs.arguments import ModelSource, OutputFolder, open_model
+from cosent.models.decision import DecisionRule, joint_rule, write_rules
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
+from cosent.record import read_record
 
 
 @dataclass(kw_only=True)
@@ -31,9 +33,6 @@ def main(args: CalibrateArguments) -> None:
     resolve(args.model)  # before imports that take seconds
     with locked(args.output):
         output = args.new_folder()
-        from cosent.data.corpus import load_corpus
-        from cosent.models.decision import write_rules
-        from cosent.record import read_record
         from cosent.training.card import write_card
 
         corpora = [load_corpus(name, args.data_dir) for name in args.corpus]
@@ -59,8 +58,6 @@ def main(args: CalibrateArguments) -> None:
 
 def fit_rules(model, corpora: list, prompts: tuple[str, str]) -> dict:
     """Fits a rule on each validation split, and one on all of them together."""
-    from cosent.models.decision import DecisionRule, joint_rule
-
     scored = {}
     for corpus in corpora:
         if corpus.manifest.name in scored:

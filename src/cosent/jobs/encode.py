@@ -52,12 +52,12 @@ def main(args: EncodeArguments) -> None:
         from tqdm.auto import tqdm
 
         from cosent.data.pairs import warn_truncated
-        from cosent.models import load_bi_encoder
+        from cosent.models.bi_encoder import SentenceEncoder
         from cosent.models.cache import fingerprint
         from cosent.models.embedding import embed, quantized
 
         start, device = time.time(), choose_device(args.device, args.int8)
-        encoder = load_bi_encoder(args.model)
+        encoder = SentenceEncoder.from_pretrained(args.model)
         facts: dict[str, Any] = {"model": args.model, "sha256": fingerprint(encoder)}  # before it gets another type
         encoder = encoder.to(device=device, dtype=getattr(torch, args.dtype)).eval()
         encoder = quantized(encoder) if args.int8 else encoder

@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from cosent.data.corpus import SPLITS, Corpus, Manifest
+from cosent.data.corpus import SPLITS, Corpus, Manifest, labels_of, load_corpus, pair_groups
 from cosent.data.files import (
     LABEL_NAMES,
     OF_TABLES,
@@ -34,16 +34,16 @@ from cosent.data.files import (
     read_rows,
 )
 from cosent.data.labels import LABEL_WORDS, label_values, number_of, remedy_of
-from cosent.data.retrieval import RetrievalArguments
+from cosent.data.retrieval import retrieval_task
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.evaluation.retrieval import mean_intervals, retrieval_metrics
+from cosent.evaluation.significance import paired_means, paired_spearman
+from cosent.evaluation.similarity import pair_cosines
 from cosent.flags import option, refuse_changed
 from cosent.jobs.arguments import CorpusSource, Int8, ModelSource, PairsFile, SentenceFile, open_model
-from cosent.models.decision import DECISION_NAME, decision_rules, rule_for
+from cosent.models.decision import DECISION_NAME, DecisionRule, decision_rules, rule_for
 from cosent.models.prompts import PromptArguments, warn_of_other_prompts
-
-if TYPE_CHECKING:
-    from cosent.models.decision import DecisionRule
 
 Gaps = dict[str, tuple[float, float, float] | None]  # by metric: difference and its interval
 
@@ -61,6 +61,7 @@ class EvaluateArguments(CorpusSource, PairsFile, LabelArguments, SentenceFile, P
     queries: str | None = option(None, "With --text: file of queries, with the columns query and answer.")
     baseline: str | None = option(None, "Another model, bi-encoder or cross-encoder, to compare with.")
     split: str = option("test", "Split to score.", SPLITS)
+    retrieval: bool = option(True, "bi_encoder: measure Recall@1, 5 and 10, MRR@10, nDCG@10 and MAP too.")
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class Measured:
     scores: np.ndarray | None = None
 
 
-def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
+def main(args: EvaluateArguments) -> None:
     start = time.time()
-    check_arguments(args, retrieval_args)  # before imports that take seconds
+    check_arguments(args)  # before imports that take seconds
     names = [args.model] if args.baseline is None else [args.model, args.baseline]
     for name in names:
         resolve(name)
@@ -90,7 +91,7 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     if args.text is None or args.queries is None:
         corpus = corpus_of(args)
         pairs = corpus.split(args.split)
-        measure = partial(measure_pairs, corpus=corpus, retrieval_args=retrieval_args)
+        measure = partial(measure_pairs, corpus=corpus)
     else:
         from cosent.search.answers import read_queries, values_of
 
@@ -111,14 +112,14 @@ def main(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
     print(json.dumps(result | {"seconds": time.time() - start}, ensure_ascii=False))
 
 
-def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments) -> None:
+def check_arguments(args: EvaluateArguments) -> None:
     """Refuses arguments before a model is loaded."""
     if (args.text is None) != (args.queries is None) or bool(args.queries) == bool(args.pairs or args.corpus):
         raise InputError("Give one: --corpus NAME, --pairs FILE, or --text FILE with --queries FILE.")
     if args.queries is not None:
         refuse_changed(args, OF_PAIRS, "--pairs FILE")
         refuse_changed(args, ("split",), "--corpus NAME")
-        refuse_changed(retrieval_args, ("retrieval",), "--corpus NAME or --pairs FILE")
+        refuse_changed(args, ("retrieval",), "--corpus NAME or --pairs FILE")
         args.single()
     elif args.pairs is None:
         refuse_changed(args, (*OF_TABLES, "label_column", "label_values"), "--pairs FILE")
@@ -129,8 +130,6 @@ def check_arguments(args: EvaluateArguments, retrieval_args: RetrievalArguments)
 
 def corpus_of(args: EvaluateArguments) -> Corpus:
     """The corpus to score: a prepared one, or a file under the name of the corpus that sets the threshold."""
-    from cosent.data.corpus import load_corpus
-
     if args.pairs is None:
         assert args.corpus is not None  # see `check_arguments`
         return load_corpus(args.corpus, args.data_dir)
@@ -169,19 +168,16 @@ def number_at(where: str, label: object, words: Mapping[str, str]) -> float:
     return number
 
 
-def measure_pairs(args: EvaluateArguments, corpus: Corpus, retrieval_args: RetrievalArguments) -> Measured:
+def measure_pairs(args: EvaluateArguments, corpus: Corpus) -> Measured:
     """The metrics of `--model` on a split."""
-    from cosent.data.retrieval import retrieval_task
     from cosent.evaluation.metrics import can_rank, evaluate_scores, spearman_at_most, too_few
-    from cosent.evaluation.retrieval import mean_intervals, retrieval_metrics
-    from cosent.evaluation.similarity import pair_cosines
     from cosent.models.bi_encoder import SentenceEncoder
 
     model = open_model(args)
     prompts = model.prompts.sides(args.prompt, args.prompt_name)
     warn_of_other_prompts(args.model, model.prompts, *prompts)
     task, rows = None, corpus.split(args.split)
-    if retrieval_args.retrieval and isinstance(model, SentenceEncoder):
+    if args.retrieval and isinstance(model, SentenceEncoder):
         where = f"{corpus.folder} {args.split}"
         task = retrieval_task(rows, corpus.manifest, where)
     if task is None:
@@ -240,9 +236,6 @@ def differences(first: Measured, second: Measured, rows) -> Gaps:
 
     Pairs that share a sentence are drawn together; None where too few pairs are separate.
     """
-    from cosent.data.corpus import labels_of, pair_groups
-    from cosent.evaluation.significance import paired_means, paired_spearman
-
     gaps: Gaps = {}
     groups = None
     if first.scores is not None and second.scores is not None:  # of pairs, not of a search
@@ -254,7 +247,7 @@ def differences(first: Measured, second: Measured, rows) -> Gaps:
     return gaps
 
 
-def rule_and_source(model: str, manifest: Manifest, prompts: tuple[str, str]) -> tuple["DecisionRule | None", str]:
+def rule_and_source(model: str, manifest: Manifest, prompts: tuple[str, str]) -> tuple[DecisionRule | None, str]:
     """The rule of the model's folder for a corpus, and its source or the reason why there is none."""
     if manifest.label_kind != "binary":
         return None, "none: the labels are not binary"

@@ -49,7 +49,8 @@ def main(args: ExportArguments) -> None:
             raise InputError("--int8 changes the scores. Add --corpus: its labelled pairs show by how much.")
         resolve(args.model)  # before imports that take seconds
         from cosent.data.corpus import load_corpus
-        from cosent.models import load_bi_encoder, load_model, onnx_reader
+        from cosent.models import load_model, onnx_reader
+        from cosent.models.bi_encoder import SentenceEncoder
         from cosent.models.decision import decision_rules, rule_for, write_rules
         from cosent.models.lookup import LookupModel
         from cosent.models.onnx import write_onnx
@@ -58,7 +59,7 @@ def main(args: ExportArguments) -> None:
         if args.truncate_dim is None:
             model = load_model(args.model)
         else:
-            model = load_bi_encoder(args.model)
+            model = SentenceEncoder.from_pretrained(args.model)
             model.truncate(args.truncate_dim)
         if args.int8 and isinstance(model.backbone, LookupModel):
             raise InputError(f"--int8: {args.model} is a lookup, which has no matrix products. Leave it out.")

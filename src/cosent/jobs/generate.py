@@ -51,9 +51,9 @@ def ranked(
     sources: list[str], samples: list[list[tuple[str, float]]], device, most: int
 ) -> list[list[tuple[str, float]]]:
     """The `most` samples of each source without repeated characters, by falling cosine of `RANKER`, with it."""
-    from cosent.models import load_bi_encoder
+    from cosent.models.bi_encoder import SentenceEncoder
 
-    ranker = load_bi_encoder(RANKER).to(device).eval()
+    ranker = SentenceEncoder.from_pretrained(RANKER).to(device).eval()
     ranking = []
     for source, sampled in zip(sources, samples, strict=True):
         fluent = [sentence for sentence, _ in sampled if not repeats(sentence, source)]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cosent.atomic import locked
-from cosent.data.files import FileArguments
+from cosent.data.corpus import Corpus, load_corpus
+from cosent.data.files import FileArguments, read_texts
 from cosent.errors import InputError
 from cosent.flags import REQUIRED, option, refuse_negative
 from cosent.jobs.arguments import CorpusSource, ModelSource, OutputFolder, choose_device, open_model
+from cosent.record import CorpusRecord, terms_of
 
 if TYPE_CHECKING:
-    from cosent.data.corpus import Corpus
     from cosent.search.mining import Pairs, Pool
 
 CONSIDERED = 100  # nearest neighbours of a sentence, as `range_max` of sentence-transformers
@@ -48,10 +49,7 @@ class MineArguments(OutputFolder, CorpusSource, FileArguments, ModelSource):
 
 def main(args: MineArguments) -> None:
     with locked(args.output):
-        from cosent.data.corpus import load_corpus
-        from cosent.data.files import read_texts
         from cosent.evaluation.metrics import can_rank
-        from cosent.record import terms_of
         from cosent.search.mining import labels_by, random_pairs, read_pool, write_corpus
 
         start, output = time.time(), args.new_folder()
@@ -81,7 +79,7 @@ def main(args: MineArguments) -> None:
         print(json.dumps(result | {"seconds": round(time.time() - start, 1)}))
 
 
-def check_labels(args: MineArguments, corpus: "Corpus") -> None:
+def check_labels(args: MineArguments, corpus: Corpus) -> None:
     """Refuses corpora whose labels do not fit the flags."""
     manifest, labels = corpus.manifest, corpus.labels("train")
     if Path(args.output).name == manifest.name:
@@ -96,10 +94,9 @@ def check_labels(args: MineArguments, corpus: "Corpus") -> None:
         )
 
 
-def find_neighbours(args: MineArguments, corpus: "Corpus", pool: "Pool") -> tuple["Pairs", dict]:
+def find_neighbours(args: MineArguments, corpus: Corpus, pool: "Pool") -> tuple["Pairs", dict]:
     """Pairs of a sentence with a neighbour, and for the manifest what they were made of."""
     from cosent.models.cache import fingerprint, sentence_vectors
-    from cosent.record import CorpusRecord
     from cosent.search.mining import neighbour_pairs
 
     if args.range_min >= min(CONSIDERED, pool.size - 1):

@@ -32,12 +32,13 @@ from cosent.data.files import OF_FILES
 from cosent.data.formats import as_text, is_blank
 from cosent.encoders import resolve
 from cosent.errors import InputError
+from cosent.evaluation.calibration import sigmoid
 from cosent.flags import option, refuse_changed
 from cosent.jobs.arguments import FILE_KINDS, HitLimits, Int8, ModelSource, TextColumn, open_model
+from cosent.models.decision import DecisionRule, rule_for
 
 if TYPE_CHECKING:
     from cosent.models.bi_encoder import TextModel
-    from cosent.models.decision import DecisionRule
     from cosent.search.index import Hit, Index
 
 logger = logging.getLogger(__name__)
@@ -74,8 +75,8 @@ class Service:
     name: str
     model: Any  # a `TextModel`, of which embeddings need a `SentenceEncoder`
     reranker: "TextModel"
-    rule: "DecisionRule | None" = None
-    rerank_rule: "DecisionRule | None" = None
+    rule: DecisionRule | None = None
+    rerank_rule: DecisionRule | None = None
     index: "Index | None" = None
     limits: dict[str, float]
 
@@ -95,8 +96,6 @@ class Service:
 
     def relevance(self, scores: Sequence[float]) -> list[float]:
         """Scores of the reranker from 0 to 1, in the same order: probabilities, else sigmoids or (1 + cosine) / 2."""
-        from cosent.evaluation.calibration import sigmoid
-
         if self.rerank_rule is not None and self.rerank_rule.calibration is not None:
             return self.rerank_rule.probabilities(scores).tolist()
         values = np.asarray(scores, np.float64)
@@ -132,7 +131,6 @@ def main(args: ServeArguments) -> None:
 
 def load(args: ServeArguments) -> Service:
     """Models, rules for the prompts that they read here, and the index of `--text`."""
-    from cosent.models.decision import rule_for
     from cosent.search.index import Index
 
     model = open_model(args, bi_encoder=args.text is not None)

@@ -1,7 +1,7 @@
 """Run every recipe and variant of a study on every corpus with every seed, through `accelerate launch`.
 
 cosent study recipes/studies/losses_stsb.yaml --parallel 2
-cosent study losses_stsb --only cosent --corpus stsb --seeds 1 --set learning_rate=2e-5    one run
+cosent study losses_stsb --only cosent --corpus stsb --seeds 1 --set learning_rate=5e-4    one run
 
 Results go to results/NAME, models and logs to runs/studies/NAME.
 

@@ -20,14 +20,3 @@ def load_model(model_name_or_path: str, **options) -> "SentenceEncoder | CrossEn
 
     tower = CrossEncoder if is_cross_encoder(resolve(model_name_or_path)) else SentenceEncoder
     return tower.from_pretrained(model_name_or_path, **options)
-
-
-def load_bi_encoder(model_name_or_path: str) -> "SentenceEncoder":
-    """Loads a bi-encoder, and refuses a cross-encoder."""
-    from cosent.errors import InputError
-    from cosent.models.cross_encoder import CrossEncoder
-
-    model = load_model(model_name_or_path)
-    if isinstance(model, CrossEncoder):
-        raise InputError(f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Name a bi-encoder.")
-    return model

@@ -84,8 +84,8 @@ class SentenceEncoder(TextModel):
         path = resolve(model_name_or_path)
         if is_cross_encoder(path):
             raise InputError(
-                f"{model_name_or_path} is a cross-encoder, not the start of a bi-encoder. Train it with --tower "
-                "cross_encoder, load it by load_model, or name a bi-encoder."
+                f"{model_name_or_path} is a cross-encoder, which has no sentence vectors. Name a bi-encoder, or train "
+                "and load it as what it is (--tower cross_encoder, load_model)."
             )
         with missing_models(model_name_or_path):
             model, unused = cls.load_transformer(path, seed, dropout_changes(path, dropout))

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +22,17 @@ from cosent.models.text_model import TextModel
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 20 * 2**30  # in the default folder
+MOST_BYTES = 20 * 2**30  # of the cache
 
 
 def default_cache() -> Path:
-    """Default cache folder of the functions here."""
+    """Folder of the cache."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
     return home / "cosent" / "model_outputs"
 
 
 def pair_vectors(
-    encoder: SentenceEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
+    encoder: SentenceEncoder, sentences1: list[str], sentences2: list[str], **prompts
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of the distinct sentences of pairs with their prompts (`prompts`: see `similarity`).
 
@@ -42,50 +43,38 @@ def pair_vectors(
     texts = [text for a, b in zip(sentences1, sentences2, strict=True) for text in (first + a, second + b)]
     row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     rows = np.array([row_of[text] for text in texts]).reshape(-1, 2)
-    return text_vectors(encoder, list(row_of), cache), rows
+    return text_vectors(encoder, list(row_of)), rows
 
 
-def sentence_vectors(
-    encoder: SentenceEncoder, sentences: list[str], cache: Path | None = None, prompt: str | None = None
-) -> np.memmap:
+def sentence_vectors(encoder: SentenceEncoder, sentences: list[str], prompt: str | None = None) -> np.memmap:
     """Unit vectors of sentences with one prompt, memory-mapped float32 of shape `(sentences, hidden)`."""
     prefix = encoder.prefix(encoder.prompts.text(prompt))
-    return text_vectors(encoder, [prefix + sentence for sentence in sentences], cache)
+    return text_vectors(encoder, [prefix + sentence for sentence in sentences])
 
 
-def text_vectors(encoder: SentenceEncoder, texts: list[str], cache: Path | None) -> np.memmap:
+def text_vectors(encoder: SentenceEncoder, texts: list[str]) -> np.memmap:
     """Unit vectors of texts that begin with their prompts."""
     options = {"normalize_embeddings": True, "show_progress_bar": rank() == 0, "prompt": ""}
-    return cached_array(cache, encoder, texts, lambda part: encoder.encode(texts[part], **options), "sentences")
+    return cached_array(encoder, texts, lambda part: encoder.encode(texts[part], **options), "sentences")
 
 
-def pair_scores(
-    model: CrossEncoder, sentences1: list[str], sentences2: list[str], cache: Path | None = None, **prompts
-) -> np.memmap:
+def pair_scores(model: CrossEncoder, sentences1: list[str], sentences2: list[str], **prompts) -> np.memmap:
     """Scores of pairs, memory-mapped float32 of shape `(pairs,)`; arguments as in `pair_vectors`."""
     prefix, _ = model.prefixes(**prompts)
     pairs = [(prefix + first, second) for first, second in zip(sentences1, sentences2, strict=True)]
     options = {"show_progress_bar": rank() == 0, "prompt": prefix}
-    return cached_array(
-        cache,
-        model,
-        pairs,
-        lambda part: model.similarity(sentences1[part], sentences2[part], **options),
-        "pairs",
-    )
+    scores = partial(model.similarity, **options)
+    return cached_array(model, pairs, lambda part: scores(sentences1[part], sentences2[part]), "pairs")
 
 
-def cached_array(
-    cache: Path | None, model: TextModel, rows: Sequence, compute: Callable[[slice], np.ndarray], unit: str
-) -> np.memmap:
+def cached_array(model: TextModel, rows: Sequence, compute: Callable[[slice], np.ndarray], unit: str) -> np.memmap:
     """An array from the cache, or computed, shared out over processes, and stored there.
 
     Args:
         rows: texts or pairs of texts, as the model reads them; `unit` is their name.
         compute: slice of the rows -> their values.
     """
-    cache = cache or default_cache()
-    file = Path(cache, f"{fingerprint(model, rows)}.npy")
+    file = default_cache() / f"{fingerprint(model, rows)}.npy"
     if not all(gather_object(file.is_file())):  # another machine may have another cache
         about = "Encoding %s %s (none cached yet) into %s (XDG_CACHE_HOME names another folder)."
         logger.info(about, f"{len(rows):,}", unit, file)
@@ -93,8 +82,7 @@ def cached_array(
         if local_rank() == 0:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_array(file, values)
-            if cache == default_cache():
-                prune(file)
+            prune(file)
         wait_for_everyone()
     with suppress(OSError):  # a cache that is only read
         os.utime(file)
@@ -117,10 +105,10 @@ def prune(used: Path, most: int = MOST_BYTES) -> None:
 
 
 def write_array(file: Path, values: np.ndarray) -> None:
-    with partial_file(file) as partial:
-        with open(partial, "wb") as opened:
+    with partial_file(file) as path:
+        with open(path, "wb") as opened:
             np.save(opened, values)
-        flush([partial])
+        flush([path])
 
 
 def fingerprint(model: nn.Module, rows: Iterable = ()) -> str:

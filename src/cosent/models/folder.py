@@ -27,15 +27,6 @@ SETTINGS, TRANSFORMER_CONFIG = "config_sentence_transformers.json", "sentence_be
 MODULE_FOLDER = re.compile(r"\d+_\w+")  # of a module after the backbone
 
 
-def remove_model(folder: str | Path) -> None:
-    """Removes a model from a folder, first its config; other files, such as a card, stay."""
-    Path(folder, CONFIG).unlink(missing_ok=True)
-    remove_modules(folder)
-    for pattern in WEIGHTS_AND_TOKENIZER:
-        for file in Path(folder).glob(pattern):
-            file.unlink()
-
-
 def remove_modules(folder: str | Path) -> None:
     """Removes the modules, record, rules and seal of an earlier model from a folder."""
     with suppress(InputError), reading(Path(folder, MODULES)):  # of a torn checkpoint, which is written again

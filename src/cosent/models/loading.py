@@ -85,12 +85,6 @@ def known_reason(model: str, error: str) -> str | None:
     return None
 
 
-def dropout_names(config) -> list[str]:
-    """Names of the dropout probabilities in a config."""
-    settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
-    return [name for name, value in settings.items() if "drop" in name and not isinstance(value, bool)]
-
-
 def dropout_changes(path: str, dropout: float | None) -> dict[str, float]:
     """Config changes that set all dropout probabilities; none for None."""
     if dropout is None:
@@ -98,7 +92,8 @@ def dropout_changes(path: str, dropout: float | None) -> dict[str, float]:
     if not 0 <= dropout < 1:
         raise InputError(f"--dropout is a probability from 0 to below 1, got {dropout:g}.")
     config = load_config(path)
-    names = dropout_names(config)
+    settings = {**config.to_dict(), **dict.fromkeys(config.attribute_map)}
+    names = [name for name, value in settings.items() if "drop" in name and not isinstance(value, bool)]
     if not names:
         raise InputError(f"--dropout {dropout:g}: a {config.model_type} model has no dropout. Leave it out.")
     logger.info("--dropout %g sets %s of a %s model.", dropout, ", ".join(names), config.model_type)

@@ -9,7 +9,6 @@ import numpy as np
 from cosent.data.files import open_table
 from cosent.data.formats import FileOptions
 from cosent.errors import InputError
-from cosent.models import load_bi_encoder
 from cosent.models.bi_encoder import SentenceEncoder, TextModel
 from cosent.models.decision import rule_for
 from cosent.search.index import Index
@@ -104,7 +103,9 @@ def answers_of(
         prompt: in front of the queries; default: the model's.
         corpus: whose decision rule to use.
     """
-    encoder = model if isinstance(model, SentenceEncoder) else load_bi_encoder(RETRIEVER).to(model.device).eval()
+    encoder = model
+    if not isinstance(encoder, SentenceEncoder):
+        encoder = SentenceEncoder.from_pretrained(RETRIEVER, device=model.device).eval()
     index = Index.of([sentence for sentence, _ in rows], encoder)
     reranker, prompt = (None, prompt) if encoder is model else (model, None)
     rule, reason = rule_for(name, index.prompts(prompt, reranker), corpus)

@@ -10,21 +10,19 @@ for hit in index.search("还款怎么操作", top=2, min_probability=0.8):      
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
 from cosent.data.files import read_rows
 from cosent.data.formats import AS_USUAL, FileOptions, is_blank
 from cosent.errors import InputError
+from cosent.models.bi_encoder import SentenceEncoder
 from cosent.models.cache import sentence_vectors
 from cosent.models.decision import DecisionRule, rule_for
 from cosent.models.embedding import as_texts
+from cosent.models.text_model import TextModel
 from cosent.search.neighbours import nearest
-
-if TYPE_CHECKING:
-    from cosent.models.bi_encoder import SentenceEncoder
-    from cosent.models.text_model import TextModel
 
 RERANKED_SENTENCES = 50  # nearest sentences that a reranker reads
 
@@ -62,7 +60,7 @@ class Index:
 
     def __init__(
         self,
-        encoder: "SentenceEncoder",
+        encoder: SentenceEncoder,
         vectors: np.ndarray,
         sentences: Sequence[str],
         columns: Sequence[dict[str, Any]] = (),
@@ -72,7 +70,7 @@ class Index:
         self.rule: DecisionRule | None = None
 
     @classmethod
-    def of(cls, sentences: str | Sequence[str], encoder: "SentenceEncoder") -> "Index":
+    def of(cls, sentences: str | Sequence[str], encoder: SentenceEncoder) -> "Index":
         """An index of sentences, which it embeds with the model's prompt for documents."""
         texts = as_texts(sentences)
         if not texts:
@@ -84,7 +82,7 @@ class Index:
     def read(
         cls,
         text: Sequence[str],
-        encoder: "SentenceEncoder",
+        encoder: SentenceEncoder,
         text_column: str | None = None,
         options: FileOptions = AS_USUAL,
     ) -> "Index":
@@ -111,16 +109,14 @@ class Index:
             model: folder of a bi-encoder, a shipped one or a Hub id.
             corpus: whose rule to use; default: the rule for all of training.
         """
-        from cosent.models import load_bi_encoder
-
-        index = cls.read(as_texts(text), load_bi_encoder(model).eval(), text_column)
+        index = cls.read(as_texts(text), SentenceEncoder.from_pretrained(model).eval(), text_column)
         index.rule, _ = rule_for(model, index.prompts(), corpus)
         return index
 
     def __len__(self) -> int:
         return len(self.sentences)
 
-    def prompts(self, prompt: str | None = None, reranker: "TextModel | None" = None) -> tuple[str, str]:
+    def prompts(self, prompt: str | None = None, reranker: TextModel | None = None) -> tuple[str, str]:
         """Texts in front of query and sentence where the scores of `search` are computed."""
         if reranker is not None:
             return reranker.prompts.sides()
@@ -138,7 +134,7 @@ class Index:
         queries: str | Sequence[str],
         top: int = 10,
         prompt: str | None = None,
-        reranker: "TextModel | None" = None,
+        reranker: TextModel | None = None,
         *,
         rule: DecisionRule | None = None,
         min_score: float | None = None,
@@ -190,7 +186,7 @@ def judged(hits: list[Hit], rule: DecisionRule) -> list[Hit]:
     return [replace(hit, probability=probability, verdict=verdict) for hit, probability, verdict in judgements]
 
 
-def check_reachable(probability: float, rule: DecisionRule | None, model: "TextModel") -> None:
+def check_reachable(probability: float, rule: DecisionRule | None, model: TextModel) -> None:
     """Refuses a probability that no hit can have, not even the query itself."""
     if rule is None or rule.calibration is None:
         raise InputError(
@@ -205,7 +201,7 @@ def check_reachable(probability: float, rule: DecisionRule | None, model: "TextM
         )
 
 
-def reranked(reranker: "TextModel", queries: Sequence[str], hits: list[list[Hit]]) -> list[list[Hit]]:
+def reranked(reranker: TextModel, queries: Sequence[str], hits: list[list[Hit]]) -> list[list[Hit]]:
     """The hits of each query in the order of another model's scores, highest first."""
     query_of_hit = [query for query, of_query in zip(queries, hits, strict=True) for _ in of_query]
     values = reranker.similarity(query_of_hit, [hit.sentence for of_query in hits for hit in of_query])

@@ -13,8 +13,7 @@ from transformers import TrainingArguments
 from cosent.atomic import UNFINISHED, filled_folder, is_whole, locked, writable_folder, write_atomically
 from cosent.compute.distributed import decided_by_main, launched_with, rank
 from cosent.errors import InputError, reading
-from cosent.models.decision import DECISION_NAME
-from cosent.models.folder import CONFIG, remove_model
+from cosent.models.folder import CONFIG, WEIGHTS_AND_TOKENIZER, remove_modules
 from cosent.models.lora import ADAPTER_FOLDER
 from cosent.record import QUERIES_NAME, RECORD_NAME, SCORES_NAME, read_record
 
@@ -148,10 +147,12 @@ def claim_output_folder(output_dir: str, checkpoint: str | None, settings: dict)
 
 
 def remove_run(folder: Path) -> None:
-    """Removes a model from a folder, with its card, record, rules and scores."""
-    remove_model(folder)
-    for name in (RECORD_NAME, DECISION_NAME, SCORES_NAME, QUERIES_NAME):
-        (folder / name).unlink(missing_ok=True)
+    """Removes a model from a folder, first its config, with its record, rules, scores and adapter; a card stays."""
+    (folder / CONFIG).unlink(missing_ok=True)
+    remove_modules(folder)
+    for pattern in (*WEIGHTS_AND_TOKENIZER, SCORES_NAME, QUERIES_NAME):
+        for file in folder.glob(pattern):
+            file.unlink()
     for adapter in folder.glob(ADAPTER_FOLDER):
         shutil.rmtree(adapter)
 

@@ -6,7 +6,7 @@ The path of a batch, on `devices` processes with `pairs` pairs each, which run i
     split_batch    pairs / part times input_ids (part, 2, tokens)                     compute/grad_cache.py
     model          scores (part,), embeddings (part, 2, hidden) or logits             models/
     cached parts   scores (pairs,), detached from the graphs of their parts           compute/grad_cache.py
-    gather_pairs   scores (devices * pairs,), labels (devices * pairs,)               compute/distributed.py
+    gather         scores (devices * pairs,), labels (devices * pairs,)               compute/distributed.py
     loss           a scalar, the same on every device                                 losses/
     gradient       of the loss by scores (pairs,), then by the weights, part by part  compute/grad_cache.py
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset
 
-from cosent.compute.distributed import gather_pairs, without_sync
+from cosent.compute.distributed import gather, without_sync
 from cosent.compute.grad_cache import backward_in_parts, split_batch
 from cosent.compute.onednn import trainable_onednn_linears
 from cosent.data.pairs import CorpusSampler
@@ -96,10 +96,11 @@ class GlobalLossTrainer(ResumableTrainer):
             real_pairs: pairs of the global batch that count, in the order of the devices; None for all.
         """
         pairs = len(targets["labels"])  # of this device
-        outputs, targets = (
-            {name: gather_pairs(rows, pairs, real_pairs) for name, rows in tensors.items()}
-            for tensors in (outputs, targets)
-        )  # (devices * pairs, ...)
+
+        def gathered(rows: Tensor) -> Tensor:  # (devices * pairs, ...), without the repeated pairs of an uneven batch
+            return gather(rows)[: None if real_pairs is None else real_pairs * (len(rows) // pairs)]
+
+        outputs, targets = ({name: gathered(rows) for name, rows in part.items()} for part in (outputs, targets))
         self.last_batch = tuple({name: rows.detach() for name, rows in part.items()} for part in (outputs, targets))
         return self.batch_loss(outputs, targets)
 

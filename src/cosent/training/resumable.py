@@ -161,7 +161,12 @@ class ResumableTrainer(Trainer):
 
     def load_weights(self, checkpoint: str | Path) -> None:
         """Loads the weights of a checkpoint; the optimizer keeps its state."""
-        load_state(self.model, self.saved_state(checkpoint), strict=self.loads_all_weights)
+        state = dict(self.saved_state(checkpoint))  # every rank has all of it
+        for name, shard in self.model.state_dict().items():
+            if isinstance(shard, DTensor) and name in state:  # of FSDP
+                whole = state[name].to(shard.device)
+                state[name] = distribute_tensor(whole, shard.device_mesh, shard.placements, src_data_rank=None)
+        self.model.load_state_dict(state, strict=self.loads_all_weights)
         if self.is_deepspeed_enabled:
             self.model_wrapped.optimizer.refresh_fp32_params()  # its own copy, which the next step would write back
 
@@ -252,17 +257,3 @@ def layer_classes(model: nn.Module) -> list[str]:
     stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList) and len(stack)]
     deepest = max(stacks, key=len, default=())
     return sorted({type(layer).__name__ for layer in deepest})
-
-
-def load_state(model: nn.Module, state: dict[str, Tensor], strict: bool = True) -> None:
-    """Loads full weights, which every rank has; with FSDP each keeps its shard.
-
-    Args:
-        strict: whether `state` must hold all weights of the model.
-    """
-    shares = dict(state)
-    for name, shard in model.state_dict().items():
-        if isinstance(shard, DTensor) and name in state:
-            whole = state[name].to(shard.device)
-            shares[name] = distribute_tensor(whole, shard.device_mesh, shard.placements, src_data_rank=None)
-    model.load_state_dict(shares, strict=strict)

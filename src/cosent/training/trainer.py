@@ -160,10 +160,6 @@ class PairTrainer(GlobalBatchTrainer):
         """The module of a trial of `hyperparameter_search`."""
         return self.prepared(super().call_model_init(trial), self.args.seed)
 
-    def objective_of(self, targets: dict[str, Tensor]) -> Objective:
-        """The objective of a batch, which is of one corpus."""
-        return list(self.objectives.values())[int(targets["objective"][0]) if "objective" in targets else 0]
-
     def corpus_of(self, targets: dict[str, Tensor]) -> str:
         names = list(self.objectives)
         return names[int(targets["objective"][0])] if "objective" in targets else " or ".join(names)
@@ -173,7 +169,7 @@ class PairTrainer(GlobalBatchTrainer):
         return {name: outputs[name] for objective in self.objectives.values() for name in objective.outputs}
 
     def batch_loss(self, outputs: Outputs, targets: Outputs) -> Tensor:
-        objective = self.objective_of(targets)
+        objective = list(self.objectives.values())[int(targets["objective"][0]) if "objective" in targets else 0]
         loss = objective.batch_loss(outputs, targets, self.state.global_step / max(1, self.state.max_steps))
         loss = loss + sum(0.0 * values.sum() for name, values in outputs.items() if name not in objective.outputs)
         return loss
