@@ -133,7 +133,7 @@ def pretrain(
         )
         document(folder, args, record)
     publish(trainer)
-    print(f"encoder in {args.output_dir}: {done.tokens:,} tokens in {done.minutes:.1f} minutes")
+    print(f"encoder in {args.output_dir}: {done['tokens']:,} tokens in {done['minutes']:.1f} minutes")
 
 
 def build_encoder(args: NewEncoderArguments, texts: Texts, checkpoint: str | None, train_args: PretrainingArguments):

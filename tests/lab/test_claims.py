@@ -89,10 +89,7 @@ def test_published_tables_are_those_of_studies():
     for table in published():
         assert table["measure"] in claims.QUANTITIES
         for study in table["studies"]:
-            runs = [
-                SimpleNamespace(method=run.method, tower=run.settings.get("tower", "bi_encoder"))
-                for run in runs_of(study)
-            ]
+            runs = [SimpleNamespace(method=run.method, recipe=run.settings) for run in runs_of(study)]
             rows = [row for run in runs for row in published_rows(table, run)]
             assert {"method", "encoder"} < set(rows[0]), study
 
