@@ -36,6 +36,8 @@ def test_the_towers_know_their_folders(encoder, tiny_model, tmp_path):
     assert isinstance(load_model(str(tmp_path)), CrossEncoder)
     assert {weight.device.type for weight in load_model(str(tmp_path), device="meta").parameters()} == {"meta"}
     assert not list(tmp_path.rglob("modules.json")) and not list(tmp_path.rglob("2_Dense"))
+    with pytest.raises(InputError, match="cross-encoder"):
+        SentenceEncoder.from_pretrained(str(tmp_path))
     with pytest.raises(InputError, match="--tower cross_encoder"):
         SentenceEncoder.from_pretrained(str(tmp_path), pooling="mean")
 

@@ -62,8 +62,7 @@ def pair_scores(model: CrossEncoder, sentences1: list[str], sentences2: list[str
     """Scores of pairs, memory-mapped float32 of shape `(pairs,)`; arguments as in `pair_vectors`."""
     prefix, _ = model.prefixes(**prompts)
     pairs = [(prefix + first, second) for first, second in zip(sentences1, sentences2, strict=True)]
-    options = {"show_progress_bar": rank() == 0, "prompt": prefix}
-    scores = partial(model.similarity, **options)
+    scores = partial(model.similarity, show_progress_bar=rank() == 0, prompt=prefix)
     return cached_array(model, pairs, lambda part: scores(sentences1[part], sentences2[part]), "pairs")
 
 
