@@ -94,10 +94,10 @@ def test_shipped_results_are_those_of_the_shipped_studies():
 
 
 def test_results_stay_small():
-    """Fails if the repository grows by results again: 135 files and 32 MiB, two files a study."""
+    """Fails if the repository grows by results again: 135 files and 33 MiB, two files a study."""
     files = [file for file in RESULTS.rglob("*") if file.is_file() and "report" not in str(file)]
     assert len(files) <= 135
-    assert sum(file.stat().st_size for file in files) < 32 * 2**20  # half: the primary family and thresholds
+    assert sum(file.stat().st_size for file in files) < 33 * 2**20  # half: the primary family and thresholds
     assert all(json.loads(line) for folder in KEPT for line in (folder / STUDY_NAME).read_text().splitlines())
 
 
